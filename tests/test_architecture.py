@@ -40,7 +40,7 @@ BELOW = {
 
 
 @cache
-def modules() -> dict[str, Path]:
+def modules():
     """Every module of the package, by name."""
     return {
         ".".join(("identilens", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(
@@ -51,7 +51,7 @@ def modules() -> dict[str, Path]:
 
 
 @cache
-def imports(name: str) -> dict[str, bool]:
+def imports(name):
     """The modules of the package that one imports, and whether it does so at its top level."""
     tree = ast.parse(modules()[name].read_text(encoding="utf-8"))
     top = set(map(id, tree.body))
@@ -67,11 +67,11 @@ def imports(name: str) -> dict[str, bool]:
     return found
 
 
-def package(name: str) -> str:
+def package(name):
     return name.split(".")[1] if "." in name else ""
 
 
-def forbidden(name: str, targets: list[str]) -> list[str]:
+def forbidden(name, targets):
     """Imports that point upwards."""
     own = package(name)
     return [
@@ -109,7 +109,7 @@ def test_no_import_of_our_own_below_the_top_level():
 
 
 def test_no_import_circle():
-    def reachable(start: str) -> set[str]:
+    def reachable(start):
         seen: set[str] = set()
         todo = list(imports(start))
         while todo:
@@ -126,17 +126,9 @@ def test_no_import_circle():
 def test_a_study_knows_no_other_study_and_its_views_no_result():
     """Libraries that several studies share stand below them; what belongs to one stands in its folder."""
     shared = {
-        "registry",
-        "reports",
-        "settings",
-        "drawn",
-        "heads",
-        "head_views",
-        "items",
-        "outcomes",
-        "perturbation",
+        "registry", "reports", "settings", "drawn", "heads", "head_views", "items", "outcomes", "perturbation",
         "perturbation_views",
-    }
+    }  # fmt: skip
     allowed = {("audit", "certify"), ("patterns", "certify"), ("answer", "certify")}
     for name in modules():
         parts = name.split(".")
@@ -187,7 +179,7 @@ print(*[name for name in {heavy} if name in sys.modules])
 """
 
 
-def heavy_imports(code: str, *arguments: str) -> list[str]:
+def heavy_imports(code, *arguments):
     """What code imports in a process of its own, which is given arguments as on the command line."""
     command = [sys.executable, "-c", COUNTED.format(code=code, heavy=HEAVY), *arguments]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120)
@@ -245,7 +237,7 @@ def test_a_study_has_settings_a_result_and_its_registered_name(name):
 def test_one_option_has_one_type_in_every_study():
     """What is named alike takes the same values: ``layers``, ``heads`` and so on."""
 
-    def bare(hint: object) -> object:
+    def bare(hint):
         return (get_origin(hint), tuple(map(bare, get_args(hint)))) if get_args(hint) else hint
 
     # In the laboratory, heads and layers are sizes of the models that are made.
@@ -262,7 +254,7 @@ def test_one_option_has_one_type_in_every_study():
     assert {"layers", "heads", "max_length"} <= set(seen)
 
 
-def packages_of(folder: Path) -> set[str]:
+def packages_of(folder):
     return {file.parent.name for file in folder.glob("*/__init__.py")}
 
 
@@ -323,12 +315,8 @@ def test_packing_lines_makes_nothing_smaller():
     spread, packed = (BUDGETS["Module"]("m", text, ast.parse(text)) for text in (SPREAD, packed))
     assert spread.nodes() == packed.nodes() > 10
     assert list(spread.code().values()) == [
-        "def f(x):",
-        "y = x + 1",
-        "return y",
-        "def _g():",
-        "return f(1)",
-    ]
+        "def f(x):", "y = x + 1", "return y", "def _g():", "return f(1)",
+    ]  # fmt: skip
     assert spread.private_helpers() == ["_g"]
 
 

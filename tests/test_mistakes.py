@@ -1,13 +1,13 @@
 """Mistakes that people make, in Python and on the command line: each ends in a message with the remedy."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
 
 import identilens as idl
 from helpers.command import failing
+from helpers.heads import seeded
 from helpers.zoo import build
 from identilens.errors import IdentilensError
 from identilens.linalg import ProjectedValues
@@ -22,7 +22,7 @@ from identilens.measures.attention import (
 )
 
 TEXT = "The ferry left the harbour before dawn."
-A, T = torch.rand(3, 4, generator=torch.Generator().manual_seed(0)).softmax(-1), torch.eye(4)[:, :2]
+A, T = torch.rand(3, 4, generator=seeded()).softmax(-1), torch.eye(4)[:, :2]
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
 IN_PYTHON = {
@@ -30,51 +30,31 @@ IN_PYTHON = {
         lambda lens: idl.audit("bert-base-uncased", [TEXT]),
         "got str. Make one with identilens.load",
     ),
-    "a model where a lens is due": (lambda lens: idl.audit(lens.model, [TEXT]), "identilens.Lens(model, tokenizer)"),
     "arguments swapped": (lambda lens: idl.audit([TEXT], lens), "expected a Lens first; got list"),
     "a model to load": (lambda lens: idl.load(lens.model), "For a model in memory: identilens.Lens"),
     "a name to open": (lambda lens: idl.Lens("bert-base-uncased"), "Load one with identilens.load"),
-    "no such model": (lambda lens: idl.load("no/such-model"), "Check the spelling"),
     "a precision that is none": (lambda lens: idl.load("x", dtype="half"), "auto or float32 or float16"),
-    "a device that is none": (lambda lens: idl.load("x", device="gpu"), "cannot use device 'gpu'"),
-    "a device that is not there": (lambda lens: idl.load("x", device="cuda:99"), "Leave it out to use the CPU"),
     "text without a tokenizer": (lambda lens: idl.audit(idl.Lens(lens.model), [TEXT]), "pass a tokenizer to Lens"),
     "an image without a processor": (lambda lens: idl.audit(lens, [torch.zeros(3, 8, 8)]), "needs an image_processor"),
     "a number for a tokenizer": (lambda lens: idl.Lens(lens.model, 5), "expected a tokenizer of transformers; got int"),
     "a word for trust": (lambda _: idl.load("x", trust_remote_code="no"), "trust_remote_code to be True or False"),
-    "a device beyond all": (lambda _: idl.load("x", device=10**30), "cannot use device '10000"),
     "a number for a model's name": (lambda _: idl.bundled_model(float("nan")), "encoder, decoder; got nan"),
     "a number for an image": (lambda _: idl.read_image(5), "no such file: 5"),
-    "a number for a recording": (lambda _: idl.read_audio(5), "no such file: 5"),
     "half a token": (lambda lens: lens.read(TEXT, 2.5), "max_length from 1 to 2147483646; got 2.5"),
     "no token": (lambda lens: lens.read(TEXT, 0), "max_length from 1"),
     "weights without a head": (lambda lens: lens.substitute({0: A}, TEXT), "expected a mapping from (layer, head)"),
     "weights for a mapping": (lambda lens: lens.substitute(A, TEXT), "expected a mapping from (layer, head)"),
-    "a number for weights": (lambda lens: lens.substitute({(0, 0): 1}, TEXT), "each a tensor or Rows; got {(0, 0): 1}"),
     "nothing": (lambda lens: idl.audit(lens, None), "Pass a string, a list of strings"),
-    "no texts": (lambda lens: idl.audit(lens, []), "expected one or more texts"),
     "an empty text": (lambda lens: idl.audit(lens, [""]), "text 0 is empty"),
     "a number as text": (lambda lens: idl.audit(lens, [3.5]), "text 0 is a float; expected a string"),
-    "a file as text": (lambda lens: idl.audit(lens, Path("texts.txt")), "Pass a string, a list of strings"),
     "ids of another tokenizer": (lambda lens: idl.audit(lens, [[5, 10**7]]), "Use the model's own tokenizer"),
-    "a text too long": (lambda lens: idl.audit(lens, ["word " * 700]), "Pass max_length=512"),
-    "layers in words": (lambda lens: idl.audit(lens, [TEXT], layers="two"), "such as 0,3,5-8; got 'two'"),
-    "layers backwards": (lambda lens: idl.audit(lens, [TEXT], layers="3-1"), "such as 0,3,5-8; got '3-1'"),
     "half a layer": (lambda lens: idl.audit(lens, [TEXT], layers=1.5), "layers as a whole number; got 1.5"),
     "no layers": (lambda lens: idl.audit(lens, [TEXT], layers=[]), "at least one value, or left out"),
     "a layer from 1": (lambda lens: idl.audit(lens, [TEXT], layers=6), "Layers count from 0"),
-    "a head from 1": (lambda lens: idl.certify(lens, TEXT, layers=0, heads=12), "Heads count from 0"),
-    "a negative count": (lambda lens: idl.audit(lens, [TEXT], certain_rows=-1), "of at least 0; got -1"),
-    "half a count": (lambda lens: idl.audit(lens, [TEXT], batch_size=2.5), "batch_size as a whole number; got 2.5"),
-    "a word for yes": (lambda lens: idl.audit(lens, [TEXT], matrices="yes"), "to be True or False; got 'yes'"),
     "an unknown option": (lambda lens: idl.audit(lens, [TEXT], layer=3), "one of the options layers, queries"),
     "an option left out": (lambda lens: idl.structure(lens, [TEXT]), "expected length to be given"),
     "settings as a dictionary": (lambda lens: idl.audit(lens, [TEXT], settings={"seed": 1}), "AuditSettings(...)"),
     "a bar for progress": (lambda lens: idl.audit(lens, [TEXT], progress="yes"), "a function of (done, total, note)"),
-    "a word that is not there": (
-        lambda lens: idl.certify(lens, TEXT, layers=0, heads=0, queries="zebra"),
-        "its tokens are [CLS] the ferry",
-    ),
     "attention of another kind": (
         lambda lens: idl.certify(lens, TEXT, kind="decoder"),
         "the model has encoder attention",
@@ -87,12 +67,8 @@ IN_PYTHON = {
     "a tensor for a number": (lambda lens: sample_alternatives(A, T, A), "of at least 0; got tensor("),
     "a sparse tensor": (lambda lens: certain_mass(A.to_sparse(), T), "weights must be a dense tensor of numbers; got"),
     "sparse values": (lambda lens: numerical_rank(T.to_sparse()), "values must be a dense tensor"),
-    "a tensor without memory": (lambda lens: certain_mass(A, T.to("meta")), "on meta. Pass a copy in float32"),
-    "a tensor of bytes": (lambda lens: certain_mass(A, T.to(torch.float8_e4m3fn)), "got torch.float8_e4m3fn in"),
     "values of several heads": (lambda lens: certain_mass(A, T.expand(2, 4, 2)), "got (2, 4, 2). Pass those of each"),
     "words for a tolerance": (lambda lens: certain_mass(A, T, tolerance="1%"), "a tolerance of 0 or more"),
-    "a list for a mask": (lambda lens: certain_mass(A, T, visible=[[True]]), "visible must be a tensor; got list"),
-    "a list for a map": (lambda lens: effective_attention(T, weights=[[1.0]]), "weights must be a tensor; got list"),
     "a row for a map": (lambda lens: effective_attention(T, weights=A[0]), "weights must be (..., query, 4)"),
     "a row to share": (lambda lens: removal_effect(A[0], T), "weights (..., query, key) over the 4 keys"),
     "no weights to share": (lambda lens: removal_effect(None, T), "weights (..., query, key) over the 4 keys"),
@@ -105,15 +81,11 @@ IN_PYTHON = {
     ),
     "a batch of no texts": (lambda lens: lens.read({"input_ids": torch.ones(0, 3).long()}), "got {'input_ids': (0, "),
     "a rate of no recording": (lambda lens: idl.Audio(torch.zeros(5).numpy(), 1).at(10**9), "from 1 to 1,000,000"),
-    "an aim left empty": (lambda lens: idl.alternatives(lens, TEXT, aim=None), "aim as one value or several"),
-    "estimates without end": (lambda lens: idl.influence(lens, TEXT, directions=10**9), "of at most 10000"),
     "a projection of what is projected": (
         lambda lens: effective_attention(ProjectedValues.of(T), weights=A, output_projection=torch.eye(2)),
         "the values are projected",
     ),
-    "a folder that contains nothing": (lambda lens: idl.load_result("nowhere"), "Pass the folder given to --out"),
     "a column of a list": (lambda lens: idl.read_texts([TEXT], columns="a"), "columns=... is for files and data sets"),
-    "a file that is not there": (lambda lens: idl.read_texts("no.txt"), "no such file: no.txt"),
 }  # fmt: skip
 
 
@@ -136,17 +108,13 @@ ON_THE_COMMAND_LINE = {
     "no folder": (("audit", "-m", "MODEL", "-t", TEXT), "--out"),
     "no texts": (("audit", "-m", "MODEL", "-o", "o"), "give exactly one of --text"),
     "options without end": ((*AUDIT, "--config", "/dev/zero"), "it is a device"),
-    "texts twice": ((*AUDIT, "-f", "a.txt"), "give exactly one of --text"),
     "a split of no data set": ((*AUDIT, "--split", "test"), "expected --split only with --dataset"),
     "a branch of a folder": ((*AUDIT, "--revision", "main"), "expected --revision for ids of the hub only"),
     "an empty text": (("audit", "-m", "MODEL", "-t", "", "-o", "o"), "text 0 is empty"),
     "a text too long": (("audit", "-m", "MODEL", "-t", "word " * 700, "-o", "o"), "--max-length 512"),
     "layers backwards": ((*AUDIT, "--layers", "1-0"), "--layers as numbers and ranges"),
-    "layers in words": ((*AUDIT, "--layers", "two"), "--layers as numbers and ranges"),
     "layers beyond": ((*AUDIT, "--layers", "4-9"), "Layers count from 0"),
-    "a negative batch": ((*AUDIT, "--batch-size", "-1"), "--batch-size of at least 1"),
     "a batch in words": ((*AUDIT, "--batch-size", "two"), "--batch-size"),
-    "a negative seed": ((*AUDIT, "--seed", "-1"), "--seed of at least 0"),
     "no tokens": ((*AUDIT, "--max-length", "0"), "--max-length of at least 1"),
     "an option without its value": ((*AUDIT, "--layers"), "--layers"),
     "an unknown choice": ((*AUDIT, "--effects", "sometimes"), "sometimes"),
@@ -165,46 +133,29 @@ ON_THE_COMMAND_LINE = {
     "no column": (("audit", "-m", "MODEL", "-f", "a.jsonl", "-o", "o"), "needs --column for its texts"),
     "a number for a text": (("audit", "-m", "MODEL", "-f", "a.jsonl", "-c", "text", "-o", "o"), "line 1"),
     "a treebank that is none": (("audit", "-m", "MODEL", "-f", "a.conllu", "-o", "o"), "line 1"),
-    "no texts wanted": (("audit", "-m", "MODEL", "-f", "a.txt", "--limit", "0", "-o", "o"), "--limit of at least 1"),
     "half a pair": (("audit", "-m", "MODEL", "-t", TEXT, "--pairs", "-o", "o"), "pair"),
     "an image to read": (("audit", "-m", "MODEL", "--image", "x.png", "-o", "o"), "x.png"),
-    "a file for a folder": (("audit", "-m", "MODEL", "-t", TEXT, "-o", "file"), "Choose another folder"),
     "somebody's folder": (("audit", "-m", "MODEL", "-t", TEXT, "-o", "foreign"), "Choose another folder"),
-    "a folder without a model": (("audit", "-m", "empty", "-t", TEXT, "-o", "o"), "config.json"),
-    "a broken config": (("audit", "-m", "broken", "-t", TEXT, "-o", "o"), "broken"),
     "a config without weights": (("audit", "-m", "weightless", "-t", TEXT, "-o", "o"), "safetensors"),
     "a type that is a list": (("audit", "-m", "listed", "-t", TEXT, "-o", "o"), "'listed' cannot be loaded"),
     "a name too long": (("audit", "-m", "a" * 5000, "-t", TEXT, "-o", "o"), "there is no such folder"),
-    "a family that is none": (("audit", "-m", "unknown", "-t", TEXT, "-o", "o"), "unknown"),
     "a report of nothing": (("export", "foreign"), "Pass the folder given to --out"),
     "figures of no folder": (("export", "none", "--to", "figures"), "Pass the folder given to --out"),
     "a word that is not there": (
         ("certify", *ONE, "--layers", "0", "--heads", "0", "--queries", "zebra"),
         "no token or position 'zebra'",
     ),
-    "a row that is not there": (
-        ("certify", *ONE, "--layers", "0", "--heads", "0", "--queries", "99"),
-        "no token or position",
-    ),
     "a layer that is not there": (("certify", *ONE, "--layers", "9", "--heads", "0"), "Layers count from 0"),
     "a head that is not there": (("certify", *ONE, "--layers", "0", "--heads", "12"), "Heads count from 0"),
-    "a distance beyond 1": (("alternatives", *ONE, "--distance", "2"), "--distance below 1"),
-    "no starts": (("alternatives", *ONE, "--starts", "0"), "--starts of at least 1"),
     "a kind that is none": (("certify", *ONE, "--kind", "sideways"), "sideways"),
-    "no alternatives": (("lab", "encoder", "logit-ranks", *ONE, "--count", "0"), "--count of at least"),
     "the embeddings mixed": (("mixing", *ONE, "--layers", "0"), "--layers from 1"),
     "memory in words": (("mixing", *ONE, "--memory-budget", "lots"), "512MiB"),
     "too few sentences": (("tokens", *ONE), "folds"),
     "no length": (("structure", *ONE), "--length"),
     "texts too short": (("structure", *ONE, "--length", "64"), "64"),
-    "texts of any length": (("structure", *ONE, "--length", "9" * 12), "--length of at most 2147483646"),
-    "no epochs": (("lab", "reversal", "--epochs", "0", "-o", "o"), "--epochs of at least 1"),
     "no task": ((*TRAIN, "-o", "o"), "--task"),
     "a task that is none": ((*TRAIN, "--task", "chess", "--data", ".", "-o", "o"), "chess"),
     "no data": ((*TRAIN, "--task", "trec", "--data", "none", "-o", "o"), "none"),
-    "keys of no size": ((*TRAIN, "--task", "trec", "--data", ".", "--d-k", "0", "-o", "o"), "--d-k of at least 1"),
-    "seeds in words": (("lab", "dyck", "train", "--seeds", "x", "-o", "o"), "--seeds as numbers"),
-    "brackets of no depth": (("lab", "dyck", "train", "--depth", "0", "-o", "o"), "depth"),
     "a reproduction that is none": (("reproduce", "wen2099-figure1", "-o", "o"), "wen2099-figure1"),
     "a check of nothing": (("selfcheck", "-m", "none"), "no model found under 'none'"),
     "a demo over a file": (("demo", "-o", "file"), "Choose another folder"),

@@ -40,11 +40,7 @@ def tricky_page(maps, record):
     rates = frame.with_columns(pl.Series("type", TOKENS * 2), **{"share.of[all]": pl.col("share")})
     both = ["encoder", "decoder"]
     shares = heat(frame, "head", "layer", "share", domain=(0, 1), title=f"Share {SCRIPT}")
-    points = rule(
-        scatter(frame, "head", "share", "layer", title="Points"),
-        x=2,
-        label="d_v = 2",
-    )
+    points = rule(scatter(frame, "head", "share", "layer", title="Points"), x=2, label="d_v = 2")
     charts = {
         "shares": choose(shares, "kind", "Attention", both),
         "signed": heat(

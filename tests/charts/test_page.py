@@ -86,14 +86,8 @@ def test_a_page_carries_the_licence_of_the_scripts_in_it(written):
 
 def test_charts_share_their_data_and_have_names(written, data):
     assert set(data["charts"]) == {
-        "heads-0",
-        "heads-1",
-        "more-0",
-        "more-1",
-        "more-2",
-        "more-3",
-        "more-4",
-    }
+        "heads-0", "heads-1", "more-0", "more-1", "more-2", "more-3", "more-4",
+    }  # fmt: skip
     assert all("config" not in spec and "title" not in spec for spec in data["charts"].values())
     labels = {
         one["id"]: one["aria-label"]

@@ -1,7 +1,9 @@
 """What every builder of charts makes of a small frame, entry by entry: the specifications are beside this file."""
 
 import json
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -10,6 +12,7 @@ import torch
 from identilens.charts import bars, choose, heat, lines, rule, scatter
 from identilens.charts.cells import token_map
 from identilens.charts.kit import boxes, choose_present, intervals, strip
+from identilens.charts.palette import theme
 
 FRAME = pl.DataFrame({
     "layer": [0, 1, 0, 1], "rate": [0.25, 0.5, 0.75, 1.0], "kind": ["b", "b", "a", "a"], "e": [0.125] * 4,
@@ -58,6 +61,8 @@ BUILT = {
     "values to choose": lambda: choose_present(lines(FRAME, "layer", "rate"), FRAME, "kind", "Kind"),
     "no choice": lambda: choose_present(lines(FRAME[:2], "layer", "rate"), FRAME[:2], "kind", "Kind"),
     "long map": lambda: token_map(MAP[:1].expand(1, 2), "a", "b" * 30, "Text", side=90, domain=(-1, 2)),
+    "light look": lambda: SimpleNamespace(to_dict=theme),
+    "dark look": lambda: SimpleNamespace(to_dict=partial(theme, True)),
     "map of zeros": lambda: token_map(torch.zeros(1, 1), "a", "b", "Text", value_title="Share"),
 }  # fmt: skip
 SPECS = Path(__file__).parent / "specs.json"

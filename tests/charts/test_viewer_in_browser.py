@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from helpers.browsing import Visit
+from helpers.heads import normals, seeded
 from helpers.pages import SCRIPT
 from identilens import charts
 from identilens.charts import Page, Section, TokenMap, write_page
@@ -25,9 +26,9 @@ TOKENS = ["[CLS]", SCRIPT, *(f"word{at}" for at in range(N - 3)), "##end"]
 
 
 def made(layer, head, masked=False):
-    generator = torch.Generator().manual_seed(10 * layer + head)
-    T = torch.randn(N, RANK, generator=generator, dtype=torch.float64)
-    scores = 2 * torch.randn(N, N, generator=generator, dtype=torch.float64)
+    generator = seeded(10 * layer + head)
+    T = normals(generator, N, RANK)
+    scores = 2 * normals(generator, N, N)
     visible = torch.ones(N, N).tril().bool() if masked else None
     raw = torch.softmax(scores if visible is None else scores.masked_fill(~visible, -torch.inf), -1)
     layers = {"raw": raw} | (
@@ -149,11 +150,9 @@ def test_effective_attention_and_certain_mass_are_worked_out(browser, path, maps
     raw = maps[2].layers["raw"]
     sizes = raw[0] * values.compact.norm(dim=-1)
     expected = {
-        "raw": raw[0, 0],
-        "effective": values.effective(raw)[0, 0],
-        "norm share": sizes[0] / sizes.sum(),
+        "raw": raw[0, 0], "effective": values.effective(raw)[0, 0], "norm share": sizes[0] / sizes.sum(),
         "certain": attention_intervals(raw[0], values).lo[0],
-    }
+    }  # fmt: skip
     for name, value in expected.items():
         assert float(shown[name].replace("−", "-")) == pytest.approx(float(value), abs=3e-3), name
     visit.close()

@@ -76,11 +76,8 @@ def test_means_are_drawn_by_some_columns_which_stand_in_the_tooltip():
     rows = spec["datasets"][spec["data"]["name"]]
     assert [row["weight"] for row in rows] == pytest.approx([0.5625, 0.8125, 0.0625, 0.3125])
     assert [tip["title"] for tip in spec["encoding"]["tooltip"]] == [
-        "Weight (nats)",
-        "Other",
-        "Kind",
-        "Layer",
-    ]
+        "Weight (nats)", "Other", "Kind", "Layer",
+    ]  # fmt: skip
     assert [param["bind"]["name"] for param in spec["params"]] == ["Kind ", "Layer "]
 
 
@@ -102,26 +99,18 @@ def test_a_section_has_words_chart_and_table_with_what_its_columns_mean():
     assert [section.title, section.text] == ["Title", ["Words in nats."]]
     assert section.note == "Weight (nats): how much."
     assert section.frame.columns == [
-        "kind",
-        "layer",
-        "head",
-        "text",
-        "Weight (nats)",
-        "Other",
-        "empty",
-    ]
+        "kind", "layer", "head", "text", "Weight (nats)", "Other", "empty",
+    ]  # fmt: skip
     assert section.frame.drop("empty").rows() == TABLE.drop("empty").rows()
 
 
 @pytest.mark.parametrize(
     ("view", "charts"),
     [
-        (View(scatter, ("weight", "empty")), None),
-        (View(scatter, ("weight", "other"), table="none"), None),
-        (View(scatter, ("weight", "empty"), listed=True), 0),
-        (View(method="drawn"), 1),
+        (View(scatter, ("weight", "empty")), None), (View(scatter, ("weight", "other"), table="none"), None),
+        (View(scatter, ("weight", "empty"), listed=True), 0), (View(method="drawn"), 1),
     ],
-)
+)  # fmt: skip
 def test_a_section_with_nothing_in_it_is_left_out(view, charts):
     section = view.section("name", SHOWN)
     assert (section and len(section.charts)) == charts

@@ -8,17 +8,8 @@ from helpers.made_tasks import write_trec
 
 TRAIN = ("lab", "encoder", "train")
 SMALL = (
-    "--d-model",
-    16,
-    "--attention-heads",
-    2,
-    "--feed-forward",
-    24,
-    "--batch-size",
-    8,
-    "--learning-rate",
-    0.01,
-)
+    "--d-model", 16, "--attention-heads", 2, "--feed-forward", 24, "--batch-size", 8, "--learning-rate", 0.01,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

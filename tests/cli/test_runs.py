@@ -50,14 +50,12 @@ def test_a_data_set_the_standard_input_and_workers_give_the_same(
 @pytest.mark.parametrize(
     ("name", "damage"),
     [
-        ("config.json", lambda content: content[:50]),
-        ("config.json", lambda content: b"[" * 100_000),
+        ("config.json", lambda content: content[:50]), ("config.json", lambda content: b"[" * 100_000),
         ("tokenizer.json", lambda content: content[: len(content) // 2]),
         ("model.safetensors", lambda content: content[: len(content) // 2]),
-        ("model.safetensors", lambda content: b""),
-        ("model.safetensors", lambda content: b"\xff" * 1000),
+        ("model.safetensors", lambda content: b""), ("model.safetensors", lambda content: b"\xff" * 1000),
     ],
-)
+)  # fmt: skip
 def test_a_damaged_model_is_named_by_file(bundled_path, tmp_path, name, damage):
     for file in bundled_path.iterdir():
         if file.is_file() and file.suffix in (".json", ".safetensors"):

@@ -35,15 +35,8 @@ main()
 )
 def test_a_stopped_run_says_so_and_is_resumed(tmp_path, sent, code):
     command = [
-        sys.executable,
-        "-c",
-        PROGRAM,
-        "toy",
-        "--layers",
-        "1-4",
-        "--out",
-        str(tmp_path / "run"),
-    ]
+        sys.executable, "-c", PROGRAM, "toy", "--layers", "1-4", "--out", str(tmp_path / "run"),
+    ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "working\n"

@@ -9,19 +9,8 @@ from helpers.command import failing, identilens
 
 def test_the_figures_of_the_draft(tmp_path):
     small = (
-        "--length",
-        5,
-        "--epochs",
-        1,
-        "--train",
-        64,
-        "--held-out",
-        32,
-        "--hidden",
-        16,
-        "--inputs",
-        8,
-    )
+        "--length", 5, "--epochs", 1, "--train", 64, "--held-out", 32, "--hidden", 16, "--inputs", 8,
+    )  # fmt: skip
     written = identilens(
         "reproduce", "structure2025-figure1", *small, "--out", tmp_path / "one", code=0
     )

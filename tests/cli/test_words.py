@@ -15,15 +15,7 @@ import pytest
 import identilens as idl
 from helpers.command import failing, identilens
 from helpers.toy import ToySettings
-from identilens.cli import (
-    app,
-    commands,
-    explore,
-    options,
-    reproductions,
-    selfcheck,
-    show,
-)  # fmt: skip
+from identilens.cli import app, commands, explore, options, reproductions, selfcheck, show
 from identilens.cli.options import ModelOptions, PrintOptions, RayOptions, RunOptions
 from identilens.demo.examples import STORY
 from identilens.errors import CheckFailedError, InputError
@@ -47,13 +39,11 @@ def test_the_help_of_the_program_is_short_and_names_every_command():
 @pytest.mark.parametrize(
     ("given", "tokenizer", "inputs"),
     [
-        ([], object(), list(selfcheck._TEXTS)),
-        ([], None, [list(range(3, 14)), list(range(5, 9))]),
-        (TEN, object(), list("abcdefgh")),
-        ([*TEN, "--limit", 9], object(), list("abcdefghi")),
+        ([], object(), list(selfcheck._TEXTS)), ([], None, [list(range(3, 14)), list(range(5, 9))]),
+        (TEN, object(), list("abcdefgh")), ([*TEN, "--limit", 9], object(), list("abcdefghi")),
         (["-t", "a", "--max-length", 7], object(), ["a"]),
     ],
-)
+)  # fmt: skip
 def test_what_is_checked(monkeypatch, given, tokenizer, inputs):
     asked = []
 
@@ -245,12 +235,8 @@ def test_a_model_is_loaded_as_it_was_asked_for(monkeypatch, tmp_path):
     monkeypatch.setattr(options, "load", lambda name, **given: loaded.append((name, given)))
     monkeypatch.setattr(options, "import_module", imported.append)
     given = {
-        "device": None,
-        "device_map": "disk",
-        "dtype": "float16",
-        "revision": "r",
-        "trust_remote_code": True,
-    }
+        "device": None, "device_map": "disk", "dtype": "float16", "revision": "r", "trust_remote_code": True,
+    }  # fmt: skip
     (tmp_path / "config.json").write_text('{"model_type": "identilens_dyck"}')
     ModelOptions(model=str(tmp_path), **given).load()
     ModelOptions(model="name").load()
@@ -259,14 +245,11 @@ def test_a_model_is_loaded_as_it_was_asked_for(monkeypatch, tmp_path):
         (
             "name",
             {
-                "device": None,
-                "device_map": None,
-                "dtype": "auto",
-                "revision": None,
+                "device": None, "device_map": None, "dtype": "auto", "revision": None,
                 "trust_remote_code": False,
             },
         ),
-    ]
+    ]  # fmt: skip
     assert imported == ["identilens.lab.dyck.modeling"]
 
 

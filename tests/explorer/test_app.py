@@ -66,16 +66,12 @@ def held(client):
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
-        ({"x-identilens-token": "wrong"}, 403),
-        ({"x-identilens-token": ""}, 403),
-        ({"host": "evil.example"}, 403),
-        ({"host": "127.0.0.1:1"}, 403),
-        ({"origin": "http://evil.example"}, 403),
-        ({"origin": "null"}, 403),
-        ({"content-type": "text/plain"}, 415),
-        ({"content-type": "application/x-www-form-urlencoded"}, 415),
+        ({"x-identilens-token": "wrong"}, 403), ({"x-identilens-token": ""}, 403),
+        ({"host": "evil.example"}, 403), ({"host": "127.0.0.1:1"}, 403),
+        ({"origin": "http://evil.example"}, 403), ({"origin": "null"}, 403),
+        ({"content-type": "text/plain"}, 415), ({"content-type": "application/x-www-form-urlencoded"}, 415),
     ],
-)
+)  # fmt: skip
 def test_forged_requests_are_refused(client, headers, status):
     body = json.dumps({"model": "encoder", "text": "one"})
     assert (
@@ -167,16 +163,9 @@ def test_what_is_no_request_is_refused(client, what, body):
 @pytest.mark.parametrize("what", ["row", "weights", "alternative", "parameters", "contributions"])
 def test_values_of_no_request_are_refused_or_told(client, held, what, change):
     body = {
-        "held": held,
-        "layer": 3,
-        "head": 10,
-        "kind": "encoder",
-        "query": 2,
-        "which": "far",
-        "change": [0.1],
-        "outcome": "head",
-        "tolerance": "0",
-    }
+        "held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 2, "which": "far", "change": [0.1],
+        "outcome": "head", "tolerance": "0",
+    }  # fmt: skip
     if what not in ("row", "weights") or {"layer", "head", "kind", "held"} & change.keys():
         body = {**body, "held": "guessed"} if what not in ("row", "weights") else body
     answer = client.post(f"/api/{what}", content=json.dumps({**body, **change}), headers=GOOD)

@@ -21,11 +21,8 @@ def small(bundled, tmp_path_factory):
     """A small encoder in a folder, with a tokenizer for words."""
     folder = tmp_path_factory.mktemp("models") / "small"
     sizes = {
-        "hidden_size": 48,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-    }
+        "hidden_size": 48, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    }  # fmt: skip
     torch.manual_seed(0)
     BertModel(BertConfig(vocab_size=len(bundled.tokenizer), **sizes)).save_pretrained(folder)
     bundled.tokenizer.save_pretrained(folder)

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
+from helpers.heads import doubles
 from helpers.zoo import build, ids
 from identilens.errors import InputError
 from identilens.explorer import work
@@ -11,6 +13,7 @@ from identilens.explorer.work import (
     alternative,
     broken_row,
     changed,
+    given_up,
     in_numbers,
     measured,
     most_tokens,
@@ -44,6 +47,15 @@ def at(lens, told):
     return measured(lens, TEXT, nothing, told.append)
 
 
+def test_a_study_tells_its_progress_and_is_stopped():
+    heard, stopped = [], []
+    progress = given_up(lambda: stopped.append(1), heard.append)
+    progress(1, 4, "a")
+    progress(0, 0, "b")
+    assert heard == [{"progress": 0.25, "note": "a"}, {"progress": 0.0, "note": "b"}]
+    assert len(stopped) == 2
+
+
 def test_each_layer_is_told_as_it_comes(at, told, lens):
     assert told[0] == {"tokens": list(map(str, TEXT)), "most": 128}
     assert most_tokens(lens) == 128
@@ -58,7 +70,7 @@ def test_each_layer_is_told_as_it_comes(at, told, lens):
     plain = next(iter(lens.capture([TEXT], weights=True)))
     for one in plain.heads:
         held = at.head(one.layer, one.head, "decoder")
-        torch.testing.assert_close(held.weights, one.weights)
+        assert_close(held.weights, one.weights)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +136,7 @@ def test_distances_and_errors_by_hand(at):
     assert found["distance"] == pytest.approx(float(distance.mean()))
     before, after = (one @ head.values @ head.output_projection for one in (head.attention, other))
     assert found["output_error"] == pytest.approx(float((after - before).norm() / before.norm()))
+    assert work._relative(doubles([0.3, 0.4]), doubles([0.3, 0.5])) == pytest.approx(0.2)
 
 
 def test_what_changes_in_states_and_next_tokens(at, lens, monkeypatch):
@@ -213,13 +226,8 @@ def test_a_change_by_hand_goes_as_far_as_weights_stay_positive(at, lens):
     asked[:13] = null[4]
     before = head.attention[query]
     small, large = (moved_row(at, head, query, (size * asked).tolist()) for size in (1e-6, 1e3))
-    torch.testing.assert_close(
-        torch.tensor(small["weights"], dtype=torch.float64),
-        before + 1e-6 * asked,
-        atol=1e-9,
-        rtol=0,
-    )
-    moved = torch.tensor(large["weights"], dtype=torch.float64)
+    assert_close(doubles(small["weights"]), before + 1e-6 * asked, atol=1e-9, rtol=0)
+    moved = doubles(large["weights"])
     assert float(moved.min()) == pytest.approx(0, abs=1e-12)
     assert float(moved[:13].amin()) >= 0
     step = (moved - before)[:13] / asked[:13]

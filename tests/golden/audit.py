@@ -1,21 +1,18 @@
 """Small audits."""
 
-from collections.abc import Callable
-from typing import Any
-
 import polars as pl
 
 import identilens as idl
 from golden.common import CONDITIONED, TEXTS, TOKENS, maps, real, tiny
-from golden.stored import Case, Tables, single
+from golden.stored import Case, single
 
 
-def audit(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
+def audit(lens, texts, *kept, **options):
     found = idl.audit(lens, texts, matrices=bool(kept), **options)
     return {"table": found.table, "token_types": found.token_types, **maps(found.matrices, *kept)}
 
 
-def audit_bundled() -> Tables:
+def audit_bundled():
     found = idl.audit(real(), TEXTS, matrices=True)
     types = found.token_types.filter(pl.col("head") % 4 == 0)
     means = {
@@ -29,7 +26,7 @@ def audit_bundled() -> Tables:
     }  # fmt: skip
 
 
-def rounded(run: Callable[[], Tables]) -> Case:
+def rounded(run):
     """Return a case with nearly square values, whose shares and reconstruction errors of 0 are rounding."""
     return Case(run, relative=CONDITIONED, noise=1e-11, floor=1e-12)
 

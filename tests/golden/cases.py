@@ -2,8 +2,6 @@
 
 from importlib import import_module
 
-from golden.stored import Case
-
 FILES = {
     "audit": ["audit_bundled", "audit_encoder", "audit_grouped", "audit_cross"],
     "heads": ["answer_causal", "certify_causal", "certify_cross", "alternatives_encoder",
@@ -22,7 +20,7 @@ FILES = {
 NAMES = [name for names in FILES.values() for name in names]
 
 
-def case_named(name: str) -> Case:
+def case_named(name):
     """Return a case."""
     file = next(file for file, names in FILES.items() if name in names)
     return import_module(f"golden.{file}").CASES[name]

@@ -1,15 +1,13 @@
 """Models and texts that small runs of several studies share; tiny models run in double precision, so that tables are
 the same to 1e-12, the bundled encoder in single."""
 
-from collections.abc import Mapping
 from functools import cache
-from typing import Any
 
 import polars as pl
 import torch
-from torch import Tensor
 
 import identilens as idl
+from helpers.heads import seeded
 from helpers.zoo import build, ids
 
 SHORT = "Rain."
@@ -28,15 +26,15 @@ CONDITIONED = 1e-11
 """Relative tolerance where a small null space, or a search, makes more of the last digit."""
 
 
-def tiny(family: str, seed: int = 0) -> idl.Lens:
+def tiny(family, seed=0):
     """A lens on a tiny random model in double precision."""
     return idl.Lens(drawn(build(family, seed), seed), name=f"tiny {family}")
 
 
 @torch.no_grad()
-def drawn(model: Any, seed: int) -> Any:
+def drawn(model, seed):
     """The model with weights made of whole numbers: torch's normal numbers depend on the processor."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     for parameter in model.double().parameters():
         # Sums of three even draws: near normal, with standard deviation 0.25 for matrices.
         numbers = torch.randint(-64, 65, (3, *parameter.shape), generator=generator).sum(0).double()
@@ -45,12 +43,12 @@ def drawn(model: Any, seed: int) -> Any:
 
 
 @cache
-def real() -> idl.Lens:
+def real():
     """A lens on the bundled encoder."""
     return idl.load(idl.bundled_model(), device="cpu")
 
 
-def maps(matrices: Mapping[str, Tensor], *prefixes: str) -> dict[str, pl.DataFrame]:
+def maps(matrices, *prefixes):
     """Return kept maps as tables: one for each prefix, a row a query and key, a column a kind of weights."""
     found: dict[str, pl.DataFrame] = {}
     for prefix in prefixes:

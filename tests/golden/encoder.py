@@ -1,6 +1,5 @@
 """Small training runs of identifiable encoders; all in single precision, on one thread."""
 
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,7 +8,7 @@ from typing import Any
 import polars as pl
 
 import identilens as idl
-from golden.stored import Case, Tables, single
+from golden.stored import Case, single
 from helpers.made_tasks import write_trec
 
 SMALL: dict[str, Any] = {
@@ -20,13 +19,13 @@ LATER = ("seconds", "block", "initial_std", "logit_scale")
 
 
 @contextmanager
-def task() -> Iterator[tuple[Path, Path]]:
+def task():
     """A made-up task and a folder to write into."""
     with TemporaryDirectory() as folder:
         yield write_trec(Path(folder) / "trec"), Path(folder)
 
 
-def encoder() -> Tables:
+def encoder():
     with task() as (data, folder):
         found = idl.lab.train(task="trec", out=folder / "run", data=data, d_k=4, **SMALL)
     metrics = {

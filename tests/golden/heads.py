@@ -1,28 +1,26 @@
 """Small runs of certificates, alternatives and logit ranks."""
 
-from typing import Any
-
 import polars as pl
 
 import identilens as idl
 from golden.common import CONDITIONED, maps, tiny
-from golden.stored import Case, Tables
+from golden.stored import Case
 from helpers.chats import MESSAGES, tokenizer
 from helpers.zoo import ids
 
 
-def certify(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+def certify(lens, texts, **options):
     found = idl.certify(lens, texts, order=True, tolerance=0, **options)
     table = found.table.rename({"value": "weight"})
     return {"table": table, "rows": found.rows, "order": found.order}
 
 
-def alternatives(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
+def alternatives(lens, texts, *kept, **options):
     found = idl.alternatives(lens, texts, **options)
     return {"table": found.table, "changes": found.changes, **maps(found.matrices, *kept)}
 
 
-def faithfulness(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+def faithfulness(lens, texts, **options):
     """The control and the noise floor hold rounding noise only, and are left out."""
     found = idl.faithfulness(
         lens, texts, groups=(1, 2), searched=4, alternatives=2, draws=1, **options
@@ -33,7 +31,7 @@ def faithfulness(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
     return {"table": table.select(*columns, *measures), "determinacy": found.determinacy}
 
 
-def answer() -> Tables:
+def answer():
     lens = tiny("llama")
     lens.tokenizer = tokenizer("chatml")
     messages = [*MESSAGES, {"role": "assistant", "content": "nobody came."}]
@@ -48,12 +46,12 @@ def answer() -> Tables:
     }
 
 
-def patterns(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+def patterns(lens, texts, **options):
     found = idl.patterns(lens, texts, rows=2, **options)
     return {"table": found.table, "by_head": found.by_head()}
 
 
-def sources(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+def sources(lens, texts, **options):
     """How far the farthest alternative met is depends on which programs were run, and is left out."""
     found = idl.certify(lens, texts, queries="last", **options)
     row = ["text", "query", "query_token", "tolerance", "layer", "head"]

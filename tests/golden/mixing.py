@@ -1,13 +1,12 @@
 """Small mixing analyses, and what their figures are drawn from."""
 
 import re
-from typing import Any
 
 import polars as pl
 
 import identilens as idl
 from golden.common import PAIR, real, tiny
-from golden.stored import Case, Tables, single
+from golden.stored import Case, single
 from helpers.zoo import ids
 from identilens.measures.mixing import (
     box_statistics,
@@ -22,17 +21,17 @@ from identilens.runs.conllu import TaggedText, Word
 from identilens.studies.mixing.tagging import tag_tokens
 
 
-def mixing(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+def mixing(lens, texts, **options):
     found = idl.mixing(lens, texts, **options)
     return {"table": found.table, "tokens": found.token_names, "by_layer": found.by_layer()}
 
 
-def rollout(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+def rollout(lens, texts, **options):
     found = idl.rollout(lens, texts, **options)
     return {"table": found.table, "rows": found.rows}
 
 
-def mixing_aggregates() -> Tables:
+def mixing_aggregates():
     """What the figures of a mixing analysis are drawn from."""
     found = idl.mixing(real(), [PAIR, PAIR[::-1]], sketch_probes=4)
     texts = [tuple(map(tagged, pair)) for pair in (PAIR, PAIR[::-1])]
@@ -50,7 +49,7 @@ def mixing_aggregates() -> Tables:
     }
 
 
-def tagged(text: str) -> TaggedText:
+def tagged(text):
     """Tag words by their length."""
     tags = [(word, "LONG" if len(word[0]) > 4 else "SHORT") for word in re.finditer(r"\w+", text)]
     return TaggedText(text, [Word(word.start(), word.end(), tag, tag) for word, tag in tags])

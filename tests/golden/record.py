@@ -19,7 +19,7 @@ from golden import stored
 from golden.cases import NAMES, case_named
 
 
-def main() -> None:
+def main():
     """Record the cases named, or compare them with what is stored."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")

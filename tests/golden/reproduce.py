@@ -3,22 +3,20 @@
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 from unittest.mock import patch
 
 import identilens as idl
-from golden.stored import AFTER_TRAINING, Case, Tables, single
+from golden.stored import AFTER_TRAINING, Case, single
 from helpers.dycks import MEASURING
-from identilens.lab.dyck.settings import DyckSetting
 from identilens.reproduce import wen2023
 from identilens.reproduce.registry import figure_named
 from identilens.reproduce.wen2023 import WenSettings
 
 
-def wen(name: str, *shared: str) -> Tables:
+def wen(name, *shared):
     """Return the tables of a reproduction whose study is run with everything but its size."""
 
-    def shrunk(settings: list[DyckSetting], **options: Any) -> idl.lab.DyckRuns:
+    def shrunk(settings, **options):
         smaller = [replace(one, training=replace(one.training, tokens=700)) for one in settings]
         return idl.lab.train_dyck(smaller, **{**options, **MEASURING})
 

@@ -72,12 +72,12 @@ AFTER_TRAINING = 1e-4
 order train apart by this much (torch's own pass differs from itself by 9e-5 when it runs mapped over seeds)."""
 
 
-def single(run: Callable[[], Tables], bundled: bool = True, relative: float = SINGLE) -> Case:
+def single(run, bundled=True, relative=SINGLE):
     """Return a case of a model in single precision."""
     return Case(run, relative=relative, noise=1e-5, floor=1e-9, bundled=bundled, local=True)
 
 
-def processor() -> str:
+def processor():
     """Return what sums depend on: the processor's maker and model, where known, and its widest vectors."""
     facts = Path("/proc/cpuinfo")
     known = {}
@@ -90,12 +90,12 @@ def processor() -> str:
     return " ".join([*described, torch.backends.cpu.get_cpu_capability()])
 
 
-def is_recorded_here() -> bool:
+def is_recorded_here():
     """Return whether this is the kind of processor that the tables were recorded on."""
     return processor() == PROCESSOR.read_text(encoding="utf-8")
 
 
-def write(name: str, tables: Tables) -> None:
+def write(name, tables):
     """Replace the stored tables of a case."""
     FOLDER.mkdir(exist_ok=True)
     for old in FOLDER.glob(f"{name}.*.*"):
@@ -110,20 +110,18 @@ def write(name: str, tables: Tables) -> None:
             file.with_suffix(".csv").write_text(text, encoding="utf-8")
 
 
-def read(name: str) -> dict[str, pl.DataFrame]:
+def read(name):
     """Return the stored tables of a case."""
     return {path.name.split(".")[1]: _read(path) for path in sorted(FOLDER.glob(f"{name}.*.*"))}
 
 
-def _read(path: Path) -> pl.DataFrame:
+def _read(path):
     if path.suffix == ".parquet":
         return pl.read_parquet(path)
     return pl.read_csv(path, infer_schema=False)
 
 
-def differences(
-    case: Case, table: str, stored: pl.DataFrame, new: pl.DataFrame, elsewhere: bool = False
-) -> list[str]:
+def differences(case, table, stored, new, elsewhere=False):
     """Return what a new table says otherwise than the stored one, a line a column; ``elsewhere``: on another processor.
 
     Columns that the stored table lacks may be added; rows stand in the same order. Stored text is read as the new
@@ -141,11 +139,11 @@ def differences(
     ]
 
 
-def _flat(column: pl.Series) -> pl.Series:
+def _flat(column):
     return column.explode() if isinstance(column.dtype, pl.List) else column
 
 
-def _column(case: Case, stored: pl.Series, new: pl.Series, loose: bool) -> str:
+def _column(case, stored, new, loose):
     if len(stored) != len(new) or (stored.is_null() != new.is_null()).any():
         return "other places are empty"
     if not new.dtype.is_float():

@@ -1,16 +1,14 @@
 """Small structure analyses, and the reversal task."""
 
-from typing import Any
-
 import polars as pl
 
 import identilens as idl
 from golden.common import tiny
-from golden.stored import Case, Tables, single
+from golden.stored import Case, single
 from helpers.zoo import ids
 
 
-def structure(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
+def structure(lens, texts, *kept, **options):
     found = idl.structure(lens, texts, **options)
     names = (
         "table", "growth", "spectrum", "texts", "pairs", "patterns", "clusters", "representatives", "stability",
@@ -26,7 +24,7 @@ def structure(lens: idl.Lens, texts: Any, *kept: str, **options: Any) -> Tables:
     }  # fmt: skip
 
 
-def structure_encoder() -> Tables:
+def structure_encoder():
     kept = ("encoder.layer0.raw", "encoder.layer1.effective", "encoder.layer1.visibility")
     corpus = [ids(14, seed) for seed in range(9)]
     return structure(
@@ -37,7 +35,7 @@ def structure_encoder() -> Tables:
 REVERSAL = {"length": 5, "epochs": 1, "train": 64, "held_out": 32, "hidden": 16, "inputs": 8}
 
 
-def reversal() -> Tables:
+def reversal():
     lstm, transformer = (
         idl.lab.train_reversal(model=model, learning_rate=3e-3, **REVERSAL)
         for model in ("lstm", "transformer")

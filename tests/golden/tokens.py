@@ -4,24 +4,21 @@ from typing import Any
 
 import identilens as idl
 from golden.common import SENTENCES, tiny
-from golden.stored import Case, Tables, single
+from golden.stored import Case, single
 from helpers.zoo import ids
 
 QUICK: dict[str, Any] = {
-    "folds": 2,
-    "learning_rates": (0.01, 0.003),
-    "max_epochs": 4,
-    "hidden_units": 16,
-}
+    "folds": 2, "learning_rates": (0.01, 0.003), "max_epochs": 4, "hidden_units": 16,
+}  # fmt: skip
 
 
-def tokens(experiment: str, lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+def tokens(experiment, lens, texts, **options):
     found = idl.token_identifiability(lens, texts, experiment=experiment, **{**QUICK, **options})
     kept = {"means": found.means()} if experiment in ("same-layer", "neighbours") else {}
     return {"table": found.table, **kept}
 
 
-def inversion(lens: idl.Lens, texts: Any, **options: Any) -> Tables:
+def inversion(lens, texts, **options):
     found = idl.inversion(lens, texts, **options)
     return {"table": found.table.drop("forward_noise"), "noises": found.noises}
 

@@ -10,20 +10,9 @@ from identilens.studies.audit.result import Audit
 
 SCRIPT = "<script>alert(1)</script>"
 TRICKY = (
-    SCRIPT,
-    "</script>",
-    "<!--",
-    "\u2028",
-    "$x$",
-    "_$",
-    "&amp;",
-    "<b>bold</b>",
-    "水",
-    "",
-    "\n",
-    "\u202egnp",
+    SCRIPT, "</script>", "<!--", "\u2028", "$x$", "_$", "&amp;", "<b>bold</b>", "水", "", "\n", "\u202egnp",
     "if",
-)
+)  # fmt: skip
 
 TEXTS = [
     "The ferry left the harbour before dawn, and nobody on the quay could say who had paid for it. "

@@ -35,11 +35,9 @@ TEMPLATES = {
 """Forms of chats: every message between marks; trimmed after a header; the system's text before the user's."""
 
 MESSAGES = [
-    {"role": "system", "content": "be brief. "},
-    {"role": "user", "content": "  snow fell.  "},
-    {"role": "assistant", "content": "where?"},
-    {"role": "user", "content": "on the harbour."},
-]
+    {"role": "system", "content": "be brief. "}, {"role": "user", "content": "  snow fell.  "},
+    {"role": "assistant", "content": "where?"}, {"role": "user", "content": "on the harbour."},
+]  # fmt: skip
 
 
 def tokenizer(template=None):

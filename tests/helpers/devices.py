@@ -23,21 +23,21 @@ HEAD = {"layers": (1,), "heads": (1,)}
 Numbers = Mapping[str, pl.DataFrame | torch.Tensor | float]
 
 
-def _lens(family: str, device: Any) -> idl.Lens:
+def _lens(family, device):
     return idl.Lens(build(family).double().to(device))
 
 
-def _classifier(device: Any) -> idl.Lens:
+def _classifier(device):
     return idl.Lens(classifier().model.to(device))
 
 
-def _in_half(device: Any) -> Any:
+def _in_half(device):
     model = build("llama").to(device, torch.bfloat16)
     model.set_attn_implementation("eager")  # fused attention rounds otherwise on each device
     return idl.audit(idl.Lens(model), TEXT, certain_rows=0, effects="none")
 
 
-def _inverted(device: Any) -> Numbers:
+def _inverted(device):
     lens = _lens("llama", device)
     states = next(lens.capture(TEXT, hidden_states=True)).hidden_states
     assert states is not None
@@ -45,7 +45,7 @@ def _inverted(device: Any) -> Numbers:
     return {"ids": torch.tensor(found.ids), "distances": torch.tensor(found.distances)}
 
 
-def _explored(device: Any) -> Numbers:
+def _explored(device):
     text = measured(_lens("llama", device), TEXT[0], lambda: None, lambda told: None)
     head = text.head(1, 1, "decoder")
     own = text.answer.change({head.address: torch.zeros_like(head.attention)})
@@ -130,7 +130,7 @@ WORK: dict[str, Callable[[Any], Any]] = {
 """Every study on small models, by name."""
 
 
-def _measured(device: Any) -> dict[str, Callable[[], Any]]:
+def _measured(device):
     """Every measure of rows that takes tensors, given tensors of a device."""
     drawn = torch.Generator().manual_seed(0)
     T = torch.randn(8, 4, generator=drawn).double().to(device)
@@ -171,7 +171,7 @@ def _measured(device: Any) -> dict[str, Callable[[], Any]]:
 MEASURES = tuple(_measured("cpu"))
 
 
-def _numbers(found: Any) -> Numbers:
+def _numbers(found):
     if isinstance(found, Result):
         return {name: getattr(found, name) for name in found.schema}
     if isinstance(found, torch.Tensor):
@@ -179,7 +179,7 @@ def _numbers(found: Any) -> Numbers:
     return found
 
 
-def differences(name: str, device: str | None = None) -> list[str]:
+def differences(name, device=None):
     """Return what differs between the processor and another device in what a study, or a measure, gives.
 
     Without a device it is one made for tests, which the process keeps ever after: give it a process of its own.
@@ -192,13 +192,13 @@ def differences(name: str, device: str | None = None) -> list[str]:
         return _differences(name, made)
 
 
-def _differences(name: str, device: Any) -> list[str]:
+def _differences(name, device):
     work = WORK.get(name) or (lambda place: _measured(place)[name]())
     here, there = _numbers(work("cpu")), _numbers(work(device))
     return [found for key in here if (found := _differing(key, here[key], there[key]))]
 
 
-def _differing(name: str, here: Any, there: Any) -> str | None:
+def _differing(name, here, there):
     if isinstance(here, pl.DataFrame):
         check = partial(assert_frame_equal, abs_tol=1e-5, rel_tol=1e-4)
     else:

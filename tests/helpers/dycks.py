@@ -5,12 +5,8 @@ from identilens.lab.dyck.settings import DyckSetting, DyckTraining
 MINIMAL = {"block": "minimal", "first_layer": "one-hot", "num_hidden_layers": 1, "hidden_size": 20}
 QUICK = DyckTraining(length=12, tokens=2400, epochs=3, learning_rate=1e-2)
 MEASURING = {
-    "sequences": 40,
-    "long_sequences": 4,
-    "lengths": (20, 30),
-    "head_sequences": 15,
-    "draws": 2,
-}
+    "sequences": 40, "long_sequences": 4, "lengths": (20, 30), "head_sequences": 15, "draws": 2,
+}  # fmt: skip
 SETTINGS = [
     DyckSetting("behind <b>one-hot</b>", MINIMAL, QUICK),
     DyckSetting(

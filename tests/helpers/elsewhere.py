@@ -3,9 +3,7 @@
 What torch is told when this is imported holds for the whole process, so import it in a process of its own.
 """
 
-from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch.utils import backend_registration
@@ -16,7 +14,7 @@ KIND = "elsewhere"
 
 
 class _Backend(backend_registration._DummyBackendModule):
-    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+    def get_amp_supported_dtype(self):
         """Autocast asks for them."""
         return [torch.float16, torch.bfloat16]
 
@@ -27,11 +25,8 @@ DEVICE = torch.device(KIND, 0)
 _ATEN = torch.ops.aten
 _COPIES = {_ATEN._to_copy.default, _ATEN.copy_.default, _ATEN.lift_fresh.default}
 _LOOK_UPS = {
-    _ATEN.index.Tensor,
-    _ATEN.index_put.default,
-    _ATEN.index_put_.default,
-    _ATEN._index_put_impl_.default,
-}
+    _ATEN.index.Tensor, _ATEN.index_put.default, _ATEN.index_put_.default, _ATEN._index_put_impl_.default,
+}  # fmt: skip
 
 
 class Elsewhere(torch.Tensor):
@@ -41,7 +36,7 @@ class Elsewhere(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, numbers: torch.Tensor):
+    def __new__(cls, numbers):
         made = torch.Tensor._make_wrapper_subclass(
             cls,
             numbers.shape,
@@ -54,15 +49,15 @@ class Elsewhere(torch.Tensor):
         made.numbers = numbers
         return made
 
-    def __getitem__(self, index: Any) -> torch.Tensor:
+    def __getitem__(self, index):
         """Torch's own, which cannot read lists of a subclass."""
         return super().__getitem__(_listless(index))
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index, value):
         """Torch's own, which cannot read lists of a subclass."""
         super().__setitem__(_listless(index), value)
 
-    def tolist(self) -> Any:
+    def tolist(self):
         """Torch's own, which takes no subclass."""
         return self.numbers.tolist()
 
@@ -77,13 +72,13 @@ class _Machine(TorchDispatchMode):
 
 
 @contextmanager
-def elsewhere() -> Iterator[torch.device]:
+def elsewhere():
     """Give the device, on which tensors can be made inside the context."""
     with _Machine():
         yield DEVICE
 
 
-def _listless(index: Any) -> Any:
+def _listless(index):
     if isinstance(index, tuple):
         return tuple(map(_listless, index))
     if not isinstance(index, list):
@@ -91,15 +86,15 @@ def _listless(index: Any) -> Any:
     return torch.tensor(index) if index else torch.zeros(0, dtype=torch.long)
 
 
-def _inner(value: Any) -> Any:
+def _inner(value):
     return value.numbers if isinstance(value, Elsewhere) else value
 
 
-def _outer(value: Any) -> Any:
+def _outer(value):
     return Elsewhere(value) if isinstance(value, torch.Tensor) else value
 
 
-def _run(function: Any, args: Any, kwargs: Any) -> Any:
+def _run(function, args, kwargs):
     """Run an operation on the numbers, after refusing tensors of two devices where a GPU refuses them."""
     if function is _ATEN._efficientzerotensor.default:
         function = _ATEN.zeros.default
@@ -134,7 +129,7 @@ def _run(function: Any, args: Any, kwargs: Any) -> Any:
     return return_and_correct_aliasing(function, args, kwargs, made)
 
 
-def _names(function: Any) -> set[str]:
+def _names(function):
     return {argument.name for argument in function._schema.arguments}
 
 

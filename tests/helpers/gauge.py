@@ -47,7 +47,7 @@ class KeyGroup:
     key_bias: bool = False
     table: int = 0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         if not self.d_k or self.d_k > min(self.query_inputs, self.key_inputs) or self.heads < 1:
             raise InputError(
                 f"expected at least one head and 1 <= d_k <= {min(self.query_inputs, self.key_inputs)}, the size of "
@@ -55,21 +55,21 @@ class KeyGroup:
             )
 
     @property
-    def d_k(self) -> int:
+    def d_k(self):
         """Size of a query: p + 2 Σ μ."""
         return self.plain + 2 * sum(self.turned)
 
     @property
-    def parameters(self) -> int:
+    def parameters(self):
         """d_k (H D_Q + D_K) and the tables: the entries of the W_Q and W_K, biases included."""
         return self._linear + self.heads * self.table
 
     @property
-    def _linear(self) -> int:
+    def _linear(self):
         return self.d_k * (self.heads * self.query_inputs + self.key_inputs)
 
     @property
-    def commutant(self) -> int:
+    def commutant(self):
         """Dimension of the gauge on long texts: p² + 2 Σ μ², plus p if keys have a bias.
 
         A change W_Q → Gᵀ W_Q, W_K → G⁻¹ W_K changes no logit if G commutes with every R_i: an invertible matrix of the
@@ -80,39 +80,39 @@ class KeyGroup:
         )
 
     @cached_property
-    def weights_rank(self) -> int:
+    def weights_rank(self):
         """In how many directions the weights of all heads can move."""
         return self._reached[-1]
 
     @property
-    def gauge(self) -> int:
+    def gauge(self):
         """Dimension of the changes that change no weight on this text."""
         return self.parameters - self.weights_rank
 
     @cached_property
-    def kernel(self) -> int:
+    def kernel(self):
         """Dimension of the changes that change no output of a head on this text, to first order."""
         return self.parameters - nested_rank(
             self._reached, [self.heads * rank for _, rank in self._rows]
         )
 
     @property
-    def dimension(self) -> int:
+    def dimension(self):
         """Local dimension of the alternatives that other parameters give: kernel − gauge."""
         return self.kernel - self.gauge
 
     @cached_property
-    def _rows(self) -> list[tuple[int, int]]:
+    def _rows(self):
         return sorted(zip(self.counts, self.ranks, strict=True))
 
     @cached_property
-    def _reached(self) -> list[int]:
+    def _reached(self):
         """In how many directions the weights of the first t rows of every head can move, t from 0."""
         return [
             self._reach([count for count, _ in self._rows[:t]]) for t in range(len(self._rows) + 1)
         ]
 
-    def _reach(self, counts: Sequence[int]) -> int:
+    def _reach(self, counts):
         # A row of logits is a linear map of the keys' inputs, and of these once more for each frequency.
         kinds, turned = bool(self.plain), 2 * len(self.turned)
         most = (self.key_inputs - self.key_bias) * kinds + self.key_inputs * turned
@@ -127,7 +127,7 @@ class KeyGroup:
             reached + self.heads * max(0, self.table - 1),
         )
 
-    def _undone(self, queries: int, keys: int) -> int:
+    def _undone(self, queries, keys):
         """Return the gauge on a text of so many queries and keys without a mask.
 
         If Q and the centred K have full column rank, it is the set of d_k x d_k matrices G, and constants, for which
@@ -143,15 +143,7 @@ class KeyGroup:
         return max(self.commutant, of_queries + of_keys - d_k * d_k) + d_k * unused
 
 
-def latent_gauge(
-    heads: int,
-    plain: int,
-    turned: Sequence[int],
-    *,
-    shared: bool = True,
-    queries: int = 0,
-    rank: int | None = None,
-) -> int:
+def latent_gauge(heads, plain, turned, *, shared=True, queries=0, rank=None):
     """Return the dimension of the gauge of heads with latent keys (DeepSeek-AI 2024) on long texts.
 
     Every head has ``plain`` coordinates of queries and keys made from latent vectors; the ``turned`` pairs of the keys
@@ -171,7 +163,7 @@ def latent_gauge(
     return own + rank * (rank - 1) // 2 + max(1, rank * (rank + 1) // 2 - queries + 1)
 
 
-def normed_gauge(heads: int, plain: int, turned: Sequence[int], *, unit_gain: bool) -> int:
+def normed_gauge(heads, plain, turned, *, unit_gain):
     """Return the dimension of the gauge of heads whose queries and keys are normed (q / ‖q‖) before they are turned.
 
     On long texts and without an ε in the norm: each W_Q and the W_K may be scaled, H + 1. Only an orthogonal G leaves

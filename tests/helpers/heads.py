@@ -3,7 +3,9 @@
 from typing import NamedTuple
 
 import torch
+from hypothesis import strategies as st
 
+seeds = st.integers(0, 10**6)
 TEXT = (
     "The river had risen during the night, and by morning the lower meadow lay under a sheet of brown water in which "
     "the fence posts stood like the teeth of a broken comb. Nobody in the village was surprised, because the old "
@@ -24,6 +26,20 @@ class RealHead(NamedTuple):
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+def doubles(numbers):
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def normals(generator, *shape):
+    """Standard normal numbers in float64."""
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def uniforms(generator, *shape):
+    """Numbers from 0 to 1 in float64."""
+    return torch.rand(*shape, generator=generator, dtype=torch.float64)
 
 
 def causal(n):

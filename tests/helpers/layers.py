@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from identilens.linalg import ProjectedValues
-from identilens.measures.attention.layer import Block, Layer, LayerMeasures, measure_layer
+from identilens.measures.attention.layer import Block, Layer, measure_layer
 
 
 @dataclass
@@ -36,8 +36,6 @@ class TensorLayer(Layer):
             yield Block(rows, weights, weights.double() @ self.projected.compact)
 
 
-def measured(
-    projected: ProjectedValues, weights: torch.Tensor, visible=None, block: int = 10**9
-) -> LayerMeasures:
+def measured(projected, weights, visible=None, block=10**9):
     """Return the measures of heads, given their projected values and weights."""
     return measure_layer(TensorLayer(projected, weights, visible, block))

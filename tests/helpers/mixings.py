@@ -27,19 +27,9 @@ def mixing_of(arrays, tokens, kind="encoder", inputs=None):
         for (layer, hidden, position), value in np.ndenumerate(np.asarray(array, dtype=float)):
             rows.append(
                 (
-                    text,
-                    kind,
-                    layer + 1,
-                    hidden,
-                    position,
-                    value,
-                    0.01,
-                    0.02,
-                    value,
-                    value**2,
-                    1 - value,
+                    text, kind, layer + 1, hidden, position, value, 0.01, 0.02, value, value**2, 1 - value,
                 )
-            )
+            )  # fmt: skip
         for side, held in (("hidden", tokens), ("input", inputs or tokens)):
             names += [
                 (text, kind, side, position, token) for position, token in enumerate(held[text])

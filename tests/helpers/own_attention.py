@@ -22,30 +22,18 @@ _FSMT = {
     if key not in ("vocab_size", "pad_token_id", "bos_token_id")
 }
 _XLM = {
-    "vocab_size": VOCAB,
-    "emb_dim": 32,
-    "n_layers": 2,
-    "n_heads": 4,
-    "max_position_embeddings": 64,
-}
+    "vocab_size": VOCAB, "emb_dim": 32, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 64,
+}  # fmt: skip
 _LAYOUT = {
-    "coordinate_size": 6,
-    "shape_size": 4,
-    "max_2d_position_embeddings": 64,
-    "visual_embed": False,
-}
+    "coordinate_size": 6, "shape_size": 4, "max_2d_position_embeddings": 64, "visual_embed": False,
+}  # fmt: skip
 _SQUEEZE = {
     "embedding_size": 32, "q_groups": 2, "k_groups": 2, "v_groups": 2, "post_attention_groups": 1,
     "intermediate_groups": 2, "output_groups": 2,
 }  # fmt: skip
 _SWIN = {
-    "image_size": 16,
-    "patch_size": 2,
-    "window_size": 4,
-    "embed_dim": 16,
-    "depths": [2],
-    "num_heads": [2],
-}
+    "image_size": 16, "patch_size": 2, "window_size": 4, "embed_dim": 16, "depths": [2], "num_heads": [2],
+}  # fmt: skip
 _SAM = {
     "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 16, "patch_size": 2,
     "window_size": 4,
@@ -115,13 +103,13 @@ OTHERS: dict[str, Callable[[], Any]] = {
 FAMILIES = ENCODERS | DECODERS | OTHERS
 
 
-def build_own(family: str) -> Any:
+def build_own(family):
     """A tiny random model in evaluation mode whose attention is far from uniform."""
     torch.manual_seed(0)
     return _random(FAMILIES[family]())
 
 
-def example_own(family: str) -> Any:
+def example_own(family):
     """Inputs for one family: token ids of several lengths, or a batch of features."""
     if family not in OTHERS:
         return example("bert")

@@ -11,19 +11,8 @@ from identilens.charts import TokenMap
 
 SCRIPT = "<script>alert(1)</script>"
 TOKENS = [
-    "[CLS]",
-    SCRIPT,
-    "</script>",
-    "<!--",
-    "\u2028",
-    "&amp;",
-    "水",
-    "",
-    "\n",
-    "\u202egnp",
-    "harbour",
-    "[SEP]",
-]
+    "[CLS]", SCRIPT, "</script>", "<!--", "\u2028", "&amp;", "水", "", "\n", "\u202egnp", "harbour", "[SEP]",
+]  # fmt: skip
 
 
 def heads(kinds=("encoder", "decoder"), layers=3, count=4):

@@ -1,7 +1,5 @@
 """Tiny models that read recordings, pictures or boxes, each with a batch as a processor prepares it."""
 
-from typing import Any
-
 import torch
 import transformers as hf
 
@@ -21,22 +19,22 @@ _QWEN_VISION = {
 }  # fmt: skip
 
 
-def _drawn(*shape: int) -> torch.Tensor:
+def _drawn(*shape):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
 
 
-def _mask(length: int, second: int) -> torch.Tensor:
+def _mask(length, second):
     """Two texts, the second shorter."""
     return (torch.arange(length) < torch.tensor([[length], [second]])).long()
 
 
-def _wav2vec2() -> Any:
+def _wav2vec2():
     mask = _mask(160, 96)
     model = hf.Wav2Vec2Model(hf.Wav2Vec2Config(**_WAV2VEC2))
     return model, {"input_values": _drawn(2, 160) * mask, "attention_mask": mask}
 
 
-def _layoutlm() -> Any:
+def _layoutlm():
     corner = torch.randint(0, 30, (2, 11, 2), generator=torch.Generator().manual_seed(0))
     batch = {
         "input_ids": torch.tensor([ids(11), ids(11, 1)]), "bbox": torch.cat([corner, corner + 5], -1),
@@ -45,7 +43,7 @@ def _layoutlm() -> Any:
     return hf.LayoutLMModel(hf.LayoutLMConfig(**_BERT, max_2d_position_embeddings=64)), batch
 
 
-def _llava() -> Any:
+def _llava():
     vision, text = hf.CLIPVisionConfig(**_VIT), hf.LlamaConfig(**_LLAMA)
     config = hf.LlavaConfig(vision_config=vision, text_config=text, image_token_index=IMAGE)
     tokens = torch.tensor([[7, 8, *[IMAGE] * 9, 9, 10]])
@@ -55,7 +53,7 @@ def _llava() -> Any:
     }
 
 
-def _idefics3() -> Any:
+def _idefics3():
     config = hf.Idefics3Config(
         vision_config=dict(_VIT),
         text_config=hf.LlamaConfig(**_LLAMA),
@@ -69,7 +67,7 @@ def _idefics3() -> Any:
     return hf.Idefics3ForConditionalGeneration(config), batch
 
 
-def _qwen2_vl() -> Any:
+def _qwen2_vl():
     config = hf.Qwen2VLConfig(
         vision_config=_QWEN_VISION, text_config={**_LLAMA, **_QWEN}, image_token_id=IMAGE, vision_start_token_id=91,
         vision_end_token_id=92,
@@ -87,7 +85,7 @@ PREPARED = {
 }  # fmt: skip
 
 
-def prepared(family: str) -> tuple[Any, dict[str, torch.Tensor]]:
+def prepared(family):
     """A model whose attention is far from uniform, and a batch for it."""
     torch.manual_seed(0)
     model, batch = PREPARED[family]()

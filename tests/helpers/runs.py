@@ -12,12 +12,9 @@ WORDS = [[5 + (3 * number + place) % 40 for place in range(8)] for number in ran
 TASK = {"max_length": 16, "d_model": 16, "attention_heads": 2, "feed_forward": 24, "batch_size": 8}
 DYCK = [DyckSetting("tiny", dycks.MINIMAL, dycks.QUICK)]
 PROBES = {
-    "probes": "naive,linear",
-    "distances": "cosine",
-    "folds": 2,
-    "learning_rates": (0.01, 0.003),
+    "probes": "naive,linear", "distances": "cosine", "folds": 2, "learning_rates": (0.01, 0.003),
     "max_epochs": 2,
-}
+}  # fmt: skip
 
 
 def model():

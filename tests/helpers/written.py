@@ -14,6 +14,7 @@ from identilens.studies.faithfulness.result import Faithfulness
 from identilens.studies.influence.result import Influence
 from identilens.studies.inversion.result import NEXT, PAIR, SINGLE, Inversion
 from identilens.studies.patterns.result import PatternScores
+from identilens.studies.rollout.result import Rollouts
 from identilens.studies.tokens.result import TokenIdentifiability
 
 RECORD = {"model": {"name": "toy", "dtype": "float32"}, "texts": {"count": 2}, "settings": {}}
@@ -289,6 +290,33 @@ def _cells(experiment):
             yield here | {"layer_target": layer - 1}
         else:
             yield here
+
+
+def rolled(texts=5, witnesses=True):
+    """Two rows of three tokens of each text, of which the first is determined within a hundredth."""
+    table, rows, moved, matrices = [], [], [], {}
+    for text in range(texts):
+        for query, fixed in ((1, True), (2, False)):
+            at = {"text": text, "query": query, "query_token": "abc"[query], "tolerance": "0"}
+            for target, value in enumerate((0.5, 0.3, 0.2)):
+                off = 0.004 if fixed else 0.12345 - 0.03 * target
+                table.append({
+                    **at, "target": target, "token": "abc"[target], "value": value, "rank": 1 + target,
+                    "lo": value - off, "hi": value + off, "highest_rank": 1, "lowest_rank": 1 + 2 * target,
+                })  # fmt: skip
+            rows.append(
+                {**at, "tokens": 3, "largest": 0, "token": "a", "certified": fixed, "gap": 1e-9}
+            )
+    for number, end in enumerate(("raw", "lo1", "hi1") if witnesses else ()):
+        target = {"text": 0, "tolerance": "0", "target": 1, "token": "b", "end": end[:2]}
+        moved += [{**target, "moved": number * 1e-7}] * (number > 0)
+        for head in (0, 1):
+            weights = torch.eye(3) + 0.25 * number * (head + 1)
+            matrices[f"text0.layer1.head{head}.encoder.{end}"] = weights
+    made = written(
+        Rollouts, matrices, {0: {"encoder": list("abc")}}, table=table, rows=rows, witnesses=moved
+    )
+    return replace(made, provenance={**RECORD, "settings": {"queries": None}})
 
 
 def audited(texts=2, kinds=("encoder",), rows=True, pearson=True, d_v=2, model=None):

@@ -14,12 +14,8 @@ from identilens.models import Lens
 
 VOCAB = 96
 _COMMON = {
-    "vocab_size": VOCAB,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "attention_dropout": 0.1,
-}
+    "vocab_size": VOCAB, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "attention_dropout": 0.1,
+}  # fmt: skip
 _LLAMA = {
     **_COMMON,
     "hidden_size": 32,
@@ -30,13 +26,9 @@ _LLAMA = {
     "max_position_embeddings": 128,
 }
 _BERT = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 128,
-}
+    "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "max_position_embeddings": 128,
+}  # fmt: skip
 _SEQ2SEQ = {
     **_COMMON,
     "d_model": 32,
@@ -52,7 +44,7 @@ _SEQ2SEQ = {
 }
 
 
-def _gpt_oss() -> Any:
+def _gpt_oss():
     config = hf.GptOssConfig(
         **_LLAMA,
         head_dim=8,
@@ -71,7 +63,7 @@ _DEEPSEEK = {
 }  # fmt: skip
 
 
-def _deepseek_v32() -> Any:
+def _deepseek_v32():
     config = hf.DeepseekV32Config(**_DEEPSEEK, index_topk=4, index_n_heads=2, index_head_dim=8)
     return hf.DeepseekV32ForCausalLM(config)
 
@@ -97,21 +89,12 @@ _MODERN = {
     "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 _DISTIL = {
-    "vocab_size": VOCAB,
-    "dim": 32,
-    "hidden_dim": 48,
-    "n_layers": 2,
-    "n_heads": 4,
+    "vocab_size": VOCAB, "dim": 32, "hidden_dim": 48, "n_layers": 2, "n_heads": 4,
     "max_position_embeddings": 128,
-}
+}  # fmt: skip
 _GPT2 = {
-    "vocab_size": VOCAB,
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": 128,
-    "bos_token_id": 1,
-}
+    "vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 128, "bos_token_id": 1,
+}  # fmt: skip
 _T5 = {
     "vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
     "decoder_start_token_id": 0, "pad_token_id": 0,
@@ -224,7 +207,7 @@ HYBRIDS: dict[str, Callable[[], Any]] = {
 """Models of four layers, of which 1 and 3 hold attention."""
 
 
-def _random(model: Any) -> Any:
+def _random(model):
     """Give a model weights that make its attention far from uniform, and evaluation mode."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -235,13 +218,13 @@ def _random(model: Any) -> Any:
     return model.eval()
 
 
-def granite_swa() -> Any:
+def granite_swa():
     """Its attention scales the output by a sink, and not the weights."""
     torch.manual_seed(0)
     return _random(hf.GraniteSWAForCausalLM(hf.GraniteSWAConfig(**_LLAMA)))
 
 
-def swin() -> Any:
+def swin():
     """Its attention batch holds windows: 4 an image."""
     torch.manual_seed(0)
     config = hf.SwinConfig(
@@ -250,19 +233,19 @@ def swin() -> Any:
     return _random(hf.SwinModel(config))
 
 
-def build(family: str, seed: int = 0) -> Any:
+def build(family, seed=0):
     """A tiny random model in evaluation mode whose attention is far from uniform."""
     torch.manual_seed(seed)
     return _random((BUILDERS | MORE | HYBRIDS)[family]())
 
 
-def ids(length: int, seed: int = 0) -> list[int]:
+def ids(length, seed=0):
     """Token ids without any special meaning to any family."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(5, VOCAB, (length,), generator=generator).tolist()
 
 
-def example(family: str, seed: int = 0) -> Any:
+def example(family, seed=0):
     """Inputs for one family: token ids, or a batch of features."""
     generator = torch.Generator().manual_seed(seed)
     if family == "vit":

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
+from helpers.heads import normals, seeded, uniforms
 from helpers.programs import by_clarabel, random_row
 from identilens.linalg import head_values
 from identilens.linalg.cone import Scaling, determinant, product, quotient, room
@@ -14,19 +16,19 @@ KINDS = ("plain", "equal values", "one-hot", "near-zero weights", "norms spread"
 
 def case(kind, seed):
     """A row and T of a random size, of a kind that is hard on a solver."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     n, d = (int(torch.randint(3, most, (1,), generator=generator)) for most in (40, 20))
     row, T = random_row(seed, n, d, 4.0)
     if kind == "equal values":
         T[1::2] = T[0]
     elif kind == "one-hot":
-        row = torch.eye(n, dtype=torch.float64)[n // 2]
+        row = torch.eye(n).double()[n // 2]
     elif kind == "near-zero weights":
         row[::2] *= 1e-12
     elif kind == "norms spread":
-        T *= 10 ** (6 * torch.rand(n, 1, generator=generator, dtype=torch.float64) - 3)
+        T *= 10 ** (6 * uniforms(generator, n, 1) - 3)
     elif kind == "columns spread":
-        T *= 10 ** (4 * torch.rand(1, d, generator=generator, dtype=torch.float64) - 2)
+        T *= 10 ** (4 * uniforms(generator, 1, d) - 2)
     return row / row.sum(), T
 
 
@@ -49,11 +51,11 @@ def test_certified_and_equal_to_clarabel(kind, tolerance):
         optima = shared.minimise(costs, rows, reach)
         # Points are alternatives, and bounds are what their multipliers prove.
         assert (optima.points >= 0).all()
-        torch.testing.assert_close(optima.points.sum(1), rows.sum(1), atol=1e-12, rtol=0)
+        assert_close(optima.points.sum(1), rows.sum(1), atol=1e-12, rtol=0)
         moved = torch.linalg.norm((optima.points - rows) @ T, dim=1)
         rounding = 3e-7 * len(row) * torch.linalg.matrix_norm(T, 2)
         assert (moved <= tolerance * torch.linalg.norm(row @ T) * (1 + 1e-6) + rounding).all()
-        torch.testing.assert_close(optima.values, (costs * optima.points).sum(1))
+        assert_close(optima.values, (costs * optima.points).sum(1))
         proven = shared.proven(costs, rows, optima.multipliers, reach)
         assert (optima.bounds <= proven + 1e-12).all()
         assert optima.gap <= 5e-6
@@ -82,7 +84,7 @@ def test_rows_beside_each_other_keep_their_own_sums():
     reach = torch.cat([torch.zeros(2).double(), allowed / sigma]).expand(16, -1)
     optima = shared.minimise(costs, row.expand(16, -1), reach)
     sums = optima.points @ torch.nn.functional.one_hot(blocks).double()
-    torch.testing.assert_close(sums, torch.ones_like(sums), atol=1e-12, rtol=0)
+    assert_close(sums, torch.ones_like(sums), atol=1e-12, rtol=0)
     assert optima.gap <= 1e-7
     for key in range(len(row)):
         expected = by_clarabel(costs[key], row, values, allowed, blocks)
@@ -91,11 +93,11 @@ def test_rows_beside_each_other_keep_their_own_sums():
 
 def beside(heads, keys, d, width, seed=0):
     """Rows of several heads beside each other, whose outputs add up in so many dimensions: programs, rows, reach."""
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(heads, keys, d, generator=generator, dtype=torch.float64)
-    values = values @ torch.randn(heads, d, width, generator=generator, dtype=torch.float64)
+    generator = seeded(seed)
+    values = normals(generator, heads, keys, d)
+    values = values @ normals(generator, heads, d, width)
     space = joint_space(values, torch.ones(keys, dtype=torch.bool), 1e-7)
-    row = torch.rand(heads, keys, generator=generator, dtype=torch.float64)
+    row = uniforms(generator, heads, keys)
     row = (row / row.sum(1, keepdim=True)).flatten()
     allowed = 0.02 * float(torch.linalg.norm(row @ values.flatten(0, 1)))
     shared = SharedPrograms(space.kept, space.blocks)
@@ -119,31 +121,29 @@ def test_heads_beside_each_other(width):
 @pytest.mark.parametrize("width", [15, 8])
 def test_products_by_parts_equal_those_with_the_whole(width):
     columns = beside(3, 12, 5, width)[0]._columns
-    generator = torch.Generator().manual_seed(0)
-    points = torch.rand(4, 36, generator=generator, dtype=torch.float64)
+    generator = seeded()
+    points = uniforms(generator, 4, 36)
     kept = columns.kept
     whole = columns.frame.T @ columns.gram(points) @ columns.frame
-    torch.testing.assert_close(
-        whole, torch.stack([kept.T @ torch.diag(one) @ kept for one in points])
-    )
+    assert_close(whole, torch.stack([kept.T @ torch.diag(one) @ kept for one in points]))
 
 
 def test_algebra_of_the_cone():
-    generator = torch.Generator().manual_seed(0)
-    tails = torch.randn(2, 5, 6, generator=generator, dtype=torch.float64)
+    generator = seeded()
+    tails = normals(generator, 2, 5, 6)
     heads = torch.linalg.norm(tails, dim=-1, keepdim=True) + torch.rand(
         2, 5, 1, generator=generator
     )
     v, z = torch.cat([heads, tails], -1)
     assert (determinant(v) > 0).all()
-    torch.testing.assert_close(product(v, quotient(v, z)), z)
+    assert_close(product(v, quotient(v, z)), z)
     scaling = Scaling.between(v, z)
-    torch.testing.assert_close(scaling.apply(z), scaling.apply(v, -1.0))
-    torch.testing.assert_close(scaling.apply(scaling.apply(z), -1.0), z)
-    move = torch.randn(5, 7, generator=generator, dtype=torch.float64)
+    assert_close(scaling.apply(z), scaling.apply(v, -1.0))
+    assert_close(scaling.apply(scaling.apply(z), -1.0), z)
+    move = normals(generator, 5, 7)
     far = room(v, move)
     bounded = far[:, 0].isfinite()
     assert bounded.any()
     edge = determinant((v + far * move)[bounded])
-    torch.testing.assert_close(edge, torch.zeros_like(edge), atol=1e-9, rtol=0)
+    assert_close(edge, torch.zeros_like(edge), atol=1e-9, rtol=0)
     assert (determinant((v + 0.999 * far * move)[bounded]) > 0).all()

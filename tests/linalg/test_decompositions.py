@@ -2,9 +2,10 @@
 
 import torch
 
+from helpers.heads import doubles
 from identilens.linalg.decompositions import eigh, singular_values, svd
 
-GRAM = torch.tensor([[2.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
+GRAM = doubles([[2.0, 1.0], [1.0, 3.0]])
 CASES = {"svd": svd, "svdvals": singular_values, "eigh": eigh}
 
 

@@ -2,13 +2,17 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
+from helpers.heads import doubles, normals, seeded
 from identilens.linalg.factor import (
     certified_full_rank,
     factorise,
     inverse_cholesky,
     least_share,
+    stored_rank,
 )
+from identilens.linalg.tolerance import FLOAT32_EPS
 
 
 @pytest.mark.parametrize("tolerance", [1e-6, 1e-3])
@@ -16,21 +20,18 @@ from identilens.linalg.factor import (
 def test_a_certificate_is_given_just_above_the_limit_and_not_below(tolerance, share, certified):
     least = least_share(tolerance)
     assert least == pytest.approx(1e-6) or tolerance < 1e-3
-    gram = torch.diag(torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64))
+    gram = torch.diag(doubles([1.0, 0.5, 0.0]))
     gram[2, 2] = share * least * (1 + 0.5**4) ** 0.25
     assert bool(certified_full_rank(gram, tolerance)) == certified
     assert bool(inverse_cholesky(gram[None], tolerance)[2]) == certified
-    assert not certified_full_rank(gram, tolerance, torch.tensor(10.0, dtype=torch.float64)), (
+    assert not certified_full_rank(gram, tolerance, doubles(10.0)), (
         "a larger bound makes the limit larger"
     )
 
 
 def test_ranks_with_and_without_a_certificate_are_those_of_the_singular_values():
-    generator = torch.Generator().manual_seed(0)
-    left, right = (
-        torch.linalg.qr(torch.randn(8, 8, generator=generator, dtype=torch.float64))[0]
-        for _ in range(2)
-    )
+    generator = seeded()
+    left, right = (torch.linalg.qr(normals(generator, 8, 8))[0] for _ in range(2))
     for small, rank in ((1e-2, 8), (1e-5, 8), (1e-7, 7), (0.0, 7)):
         sigma = torch.linspace(1, 2, 8, dtype=torch.float64)
         sigma[0] = small
@@ -38,13 +39,23 @@ def test_ranks_with_and_without_a_certificate_are_those_of_the_singular_values()
 
 
 def test_each_matrix_of_a_batch_may_have_its_own_tolerance():
-    generator = torch.Generator().manual_seed(1)
-    values = torch.randn(1, 30, 5, generator=generator, dtype=torch.float64).repeat(3, 1, 1)
+    generator = seeded(1)
+    values = normals(generator, 1, 30, 5).repeat(3, 1, 1)
     values[:, :, 0] *= 1e-4
-    found = factorise(values, torch.tensor([1e-6, 1e-3, 1e-5], dtype=torch.float64))
+    found = factorise(values, doubles([1e-6, 1e-3, 1e-5]))
     assert found.rank.tolist() == [5, 4, 5]
     for index, tolerance in enumerate((1e-6, 1e-3, 1e-5)):
         alone = factorise(values[index], tolerance)
-        torch.testing.assert_close(
-            found.basis[index] @ found.inner[index], alone.basis @ alone.inner
-        )
+        assert_close(found.basis[index] @ found.inner[index], alone.basis @ alone.inner)
+
+
+@pytest.mark.parametrize("weakest", [1.0, 1e-3, 1e-5, 1.5e-6, 5e-7, 0.0])
+@pytest.mark.parametrize("shape", [(24, 40), (40, 24)])
+def test_a_rank_by_certificate_is_that_of_the_singular_values(weakest, shape):
+    generator = seeded()
+    draws = (normals(generator, side, 24) for side in shape)
+    left, right = (torch.linalg.qr(draw).Q for draw in draws)
+    sigma = torch.ones(24).double()
+    sigma[-1] = weakest
+    matrix = left * sigma @ right.mT
+    assert stored_rank(matrix) == (torch.linalg.svdvals(matrix) > 8 * FLOAT32_EPS).sum()

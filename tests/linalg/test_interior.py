@@ -4,7 +4,9 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
+from helpers.heads import doubles, normals, seeded, seeds
 from helpers.programs import LINE, LINE_ROW, kept_basis, random_row
 from identilens.linalg import head_values, interior
 from identilens.linalg.interior import SharedPrograms
@@ -12,9 +14,7 @@ from identilens.linalg.programs import ACCEPTED_ERROR, RowPrograms
 
 
 def test_line_by_hand():
-    costs = torch.tensor(
-        [[1.0, 0, 0], [-1.0, 0, 0], [0, 0, 1.0], [0, 0, -1.0]], dtype=torch.float64
-    )
+    costs = doubles([[1.0, 0, 0], [-1.0, 0, 0], [0, 0, 1.0], [0, 0, -1.0]])
     optima = SharedPrograms(kept_basis(LINE)).minimise(costs, LINE_ROW.expand(4, 3))
     assert optima.values.tolist() == pytest.approx([0.0, -0.5, 0.0, -1.0], abs=1e-8)
     assert optima.points[3].tolist() == pytest.approx([0.0, 0.0, 1.0], abs=1e-9)
@@ -23,7 +23,7 @@ def test_line_by_hand():
 
 @settings(max_examples=15, deadline=None)
 @given(
-    seed=st.integers(0, 10**6),
+    seed=seeds,
     n=st.integers(2, 40),
     d=st.integers(1, 12),
     sharpness=st.sampled_from([0.5, 4.0, 15.0]),
@@ -34,16 +34,14 @@ def test_line_by_hand():
 def test_equal_to_a_simplex_method_one_by_one(seed, n, d, sharpness):
     row, T = random_row(seed, n, min(d, n - 1), sharpness)
     kept = kept_basis(T)
-    generator = torch.Generator().manual_seed(seed + 1)
-    drawn = torch.randn(3, n, generator=generator, dtype=torch.float64)
-    costs = torch.cat(
-        [torch.eye(n, dtype=torch.float64), -torch.eye(n, dtype=torch.float64), drawn]
-    )
+    generator = seeded(seed + 1)
+    drawn = normals(generator, 3, n)
+    costs = torch.cat([torch.eye(n).double(), -torch.eye(n).double(), drawn])
     rows = row.expand(len(costs), n)
     optima = SharedPrograms(kept).minimise(costs, rows)
     programs = RowPrograms(row, kept)
-    reference = torch.tensor([programs.minimise(cost).value for cost in costs], dtype=torch.float64)
-    torch.testing.assert_close(optima.values, reference, atol=2 * ACCEPTED_ERROR, rtol=1e-8)
+    reference = doubles([programs.minimise(cost).value for cost in costs])
+    assert_close(optima.values, reference, atol=2 * ACCEPTED_ERROR, rtol=1e-8)
     assert (optima.bounds <= optima.values).all()
     assert (
         (optima.values - optima.bounds) <= ACCEPTED_ERROR * costs.abs().amax(1).clamp_min(1.0)
@@ -60,7 +58,7 @@ def test_equal_to_a_simplex_method_one_by_one(seed, n, d, sharpness):
 def test_a_proposal_costs_no_more_than_alternatives_and_stays_in_the_ellipsoid(seed):
     row, T = random_row(seed, 20, 6, 2.0)
     kept = kept_basis(T)
-    programs, cost = SharedPrograms(kept), torch.eye(20, dtype=torch.float64)[int(row.argmax())]
+    programs, cost = SharedPrograms(kept), torch.eye(20).double()[int(row.argmax())]
     reach = torch.full((kept.shape[1],), 0.05, dtype=torch.float64)
     proposed = programs.proposal(cost, row @ kept, reach)
     least = programs.minimise(cost[None], row[None], reach[None]).values[0]
@@ -72,19 +70,17 @@ def test_a_proposal_costs_no_more_than_alternatives_and_stays_in_the_ellipsoid(s
 def test_rows_of_their_own_equal_each_alone():
     rows = torch.stack([random_row(seed, 20, 6, 2.0)[0] for seed in range(5)])
     kept = kept_basis(random_row(9, 20, 6, 1.0)[1])
-    costs = -torch.eye(20, dtype=torch.float64)[:5]
+    costs = -torch.eye(20).double()[:5]
     together = SharedPrograms(kept).minimise(costs, rows)
     for place in range(5):
         alone = SharedPrograms(kept).minimise(costs[place : place + 1], rows[place : place + 1])
-        torch.testing.assert_close(together.values[place], alone.values[0], atol=1e-9, rtol=0)
+        assert_close(together.values[place], alone.values[0], atol=1e-9, rtol=0)
 
 
 def test_what_cannot_be_proven_is_solved_one_by_one(monkeypatch):
     row, T = random_row(0, 12, 4, 2.0)
     kept = kept_basis(T)
-    expected = (
-        SharedPrograms(kept).minimise(torch.eye(12, dtype=torch.float64), row.expand(12, 12)).values
-    )
+    expected = SharedPrograms(kept).minimise(torch.eye(12).double(), row.expand(12, 12)).values
     monkeypatch.setattr(interior, "_STEPS", 1)
     asked = []
 
@@ -94,11 +90,9 @@ def test_what_cannot_be_proven_is_solved_one_by_one(monkeypatch):
             return super().minimise(cost)
 
     monkeypatch.setattr(interior, "RowPrograms", Counted)
-    found = (
-        SharedPrograms(kept).minimise(torch.eye(12, dtype=torch.float64), row.expand(12, 12)).values
-    )
+    found = SharedPrograms(kept).minimise(torch.eye(12).double(), row.expand(12, 12)).values
     assert asked
-    torch.testing.assert_close(found, expected, atol=2 * ACCEPTED_ERROR, rtol=0)
+    assert_close(found, expected, atol=2 * ACCEPTED_ERROR, rtol=0)
 
 
 @pytest.mark.parametrize("apart", [0.0, 1e-9, 1e-5])
@@ -106,8 +100,8 @@ def test_what_cannot_be_proven_is_solved_one_by_one(monkeypatch):
 def test_keys_of_equal_values_and_weights_of_zero(seed, apart):
     """Bases of equal keys are singular, and points near P need not be in it: neither may prove anything."""
     row, T = random_row(seed, 14, 4, (0.5, 4.0, 15.0)[seed % 3])
-    generator = torch.Generator().manual_seed(seed)
-    T[1::3] = T[0] + apart * torch.randn(T[1::3].shape, generator=generator, dtype=torch.float64)
+    generator = seeded(seed)
+    T[1::3] = T[0] + apart * normals(generator, T[1::3].shape)
     if seed % 2:
         row = torch.where(row < row.median(), 0.0, row)
         row = row / row.sum()

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog, minimize
 
+from helpers.heads import doubles, normals, seeded, seeds
 from helpers.programs import LINE, LINE_ROW, kept_basis, random_row
 from identilens.errors import NumericalError
 from identilens.linalg.interior import SharedPrograms
@@ -18,16 +19,14 @@ from identilens.linalg.programs import ACCEPTED_ERROR, RowPrograms
     [([1.0, 0, 0], 0.0), ([-1.0, 0, 0], -0.5), ([0, 0, 1.0], 0.0), ([0, 0, -1.0], -1.0)],
 )
 def test_line_by_hand(cost, least):
-    optimum = RowPrograms(LINE_ROW, kept_basis(LINE)).minimise(
-        torch.tensor(cost, dtype=torch.float64)
-    )
+    optimum = RowPrograms(LINE_ROW, kept_basis(LINE)).minimise(doubles(cost))
     assert optimum.value == pytest.approx(least, abs=1e-12)
     assert optimum.bound <= optimum.value
 
 
 def test_values_that_say_nothing_leave_the_whole_simplex():
     row = torch.full((6,), 1 / 6, dtype=torch.float64)
-    cost = torch.tensor([3.0, 1.0, -2.0, 5.0, 0.0, 1.0], dtype=torch.float64)
+    cost = doubles([3.0, 1.0, -2.0, 5.0, 0.0, 1.0])
     optimum = RowPrograms(row, torch.full((6, 1), 6**-0.5, dtype=torch.float64)).minimise(cost)
     assert optimum.value == pytest.approx(-2.0)
     assert optimum.point.tolist() == pytest.approx([0, 0, 1, 0, 0, 0])
@@ -35,7 +34,7 @@ def test_values_that_say_nothing_leave_the_whole_simplex():
 
 @settings(max_examples=15, deadline=None)
 @given(
-    seed=st.integers(0, 10**6),
+    seed=seeds,
     n=st.integers(2, 30),
     d=st.integers(1, 12),
     sharpness=st.sampled_from([0.5, 2.0, 8.0]),
@@ -44,9 +43,9 @@ def test_warm_started_programs_equal_scipy_one_by_one(seed, n, d, sharpness):
     row, T = random_row(seed, n, min(d, n - 1), sharpness)
     kept = kept_basis(T)
     programs = RowPrograms(row, kept)
-    generator = torch.Generator().manual_seed(seed + 1)
+    generator = seeded(seed + 1)
     for _ in range(5):
-        cost = torch.randn(n, generator=generator, dtype=torch.float64)
+        cost = normals(generator, n)
         optimum = programs.minimise(cost)
         reference = linprog(
             cost.numpy(), A_eq=kept.T.numpy(), b_eq=(kept.T @ row).numpy(), method="highs"
@@ -65,7 +64,7 @@ def test_a_program_on_which_the_primal_method_stalls_is_solved_by_the_dual_one()
     limit = 2 * (800 + 65)
     stalled = 0
     for key in row.topk(12).indices:
-        cost = torch.zeros(800, dtype=torch.float64)
+        cost = torch.zeros(800).double()
         cost[key] = 1.0
         before = programs.solved
         optimum = programs.minimise(cost)
@@ -85,7 +84,7 @@ def test_infeasible_numbers_are_reported():
 
 
 def test_unbounded_numbers_are_reported():
-    kept = torch.tensor([[1.0], [-1.0]], dtype=torch.float64) / 2**0.5
+    kept = doubles([[1.0], [-1.0]]) / 2**0.5
     with pytest.raises(NumericalError, match="status"):
         RowPrograms(torch.tensor([0.5, 0.5]).double(), kept).minimise(-torch.ones(2).double())
 
@@ -118,7 +117,7 @@ def test_least_norm_by_hand(T, row, least):
 
 
 @settings(max_examples=15, deadline=None)
-@given(seed=st.integers(0, 10**6), n=st.integers(3, 25), sharpness=st.sampled_from([0.5, 3.0, 8.0]))
+@given(seed=seeds, n=st.integers(3, 25), sharpness=st.sampled_from([0.5, 3.0, 8.0]))
 def test_least_norm_equals_a_general_solver(seed, n, sharpness):
     row, T = random_row(seed, n, max(1, n // 3), sharpness)
     kept = kept_basis(T)

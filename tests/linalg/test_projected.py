@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
-from helpers.heads import causal, seeded
+from helpers.heads import causal, normals, seeded, uniforms
 from helpers.layers import measured
 from helpers.reference import effective_svd, rank_svd
 from identilens.linalg import FLOAT32_EPS, ProjectedValues, projected
@@ -11,7 +12,7 @@ from identilens.measures.attention import effective_attention, numerical_rank
 
 
 def orthonormal(rows, columns, generator):
-    return torch.linalg.qr(torch.randn(rows, columns, generator=generator, dtype=torch.float64)).Q
+    return torch.linalg.qr(normals(generator, rows, columns)).Q
 
 
 def made(n=30, d_v=8, d_model=20, rank=5, seed=0):
@@ -31,9 +32,9 @@ def visibilities(n):
 
 def test_effective_attention_of_other_queries_than_keys():
     values, projection, T = made(30, rank=5)
-    weights = torch.softmax(torch.randn(4, 30, generator=seeded(1), dtype=torch.float64), -1)
+    weights = torch.softmax(normals(seeded(1), 4, 30), -1)
     found = ProjectedValues.of(values, projection).effective(weights)
-    torch.testing.assert_close(found, weights @ T @ torch.linalg.pinv(T), atol=1e-9, rtol=0)
+    assert_close(found, weights @ T @ torch.linalg.pinv(T), atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize(("n", "rank"), [(30, 5), (30, 8), (50, 5), (50, 8), (6, 6), (3, 3)])
@@ -44,9 +45,9 @@ def test_rank_singular_values_and_nullities_are_those_of_t(n, rank):
     assert found.d_model == 20
     assert int(found.rank) == int(found.factor.rank) == rank
     expected = torch.arange(rank, 0, -1, dtype=torch.float64)
-    torch.testing.assert_close(found.singular_values[:rank], expected)
-    torch.testing.assert_close(found.compact @ found.compact.mT, T @ T.mT)
-    torch.testing.assert_close(found.factor.basis @ found.factor.inner, found.compact)
+    assert_close(found.singular_values[:rank], expected)
+    assert_close(found.compact @ found.compact.mT, T @ T.mT)
+    assert_close(found.factor.basis @ found.factor.inner, found.compact)
     ones = torch.cat([T, torch.ones(n, 1)], 1)
     assert int(found.simplex_nullity) == n - rank_svd(ones)
     assert int(found.simplex_span.rank) == rank_svd(ones)
@@ -111,14 +112,10 @@ def test_every_visibility_equals_an_svd_of_each_row(name, n, rank):
         if name == "causal"
         else visible
     )
-    weights = (
-        torch.randn(n, n, generator=seeded(1), dtype=torch.float64)
-        .masked_fill(~mask, -torch.inf)
-        .softmax(-1)
-    )
+    weights = normals(seeded(1), n, n).masked_fill(~mask, -torch.inf).softmax(-1)
     found = ProjectedValues.of(values, projection)
     expected = effective_svd(weights, T, mask)
-    torch.testing.assert_close(found.effective(weights, visible), expected, atol=1e-8, rtol=0)
+    assert_close(found.effective(weights, visible), expected, atol=1e-8, rtol=0)
     public = effective_attention(found, weights=weights, visible=visible)
     assert torch.equal(public.effective, found.effective(weights, visible))
     projector = found.projector(n, visible)
@@ -130,8 +127,8 @@ def test_every_visibility_equals_an_svd_of_each_row(name, n, rank):
 def test_the_factor_from_values_is_that_of_the_projected_values():
     """One head of full rank, and heads with dependent values, a dependent projection, and one beyond the tolerance."""
     generator = seeded(5)
-    values = torch.randn(4, 2, 40, 8, generator=generator, dtype=torch.float64)
-    projection = torch.randn(2, 8, 20, generator=generator, dtype=torch.float64)
+    values = normals(generator, 4, 2, 40, 8)
+    projection = normals(generator, 2, 8, 20)
     alike = ProjectedValues.of(values, projection)
     assert alike.factor.rank.tolist() == [[8, 8]] * 4
     values, projection = values.clone(), projection.clone()
@@ -145,10 +142,8 @@ def test_the_factor_from_values_is_that_of_the_projected_values():
         rank, kept = torch.linalg.matrix_rank(head.compact, rtol=head.tolerance), head.factor
         inverse = torch.linalg.pinv(head.compact, rtol=head.tolerance)
         assert kept.rank.tolist() == plain.factor.rank.tolist() == rank.tolist()
-        torch.testing.assert_close(kept.coordinates @ kept.basis.mT, inverse, atol=1e-9, rtol=0)
-        torch.testing.assert_close(
-            kept.basis @ kept.basis.mT, head.compact @ inverse, atol=1e-9, rtol=0
-        )
+        assert_close(kept.coordinates @ kept.basis.mT, inverse, atol=1e-9, rtol=0)
+        assert_close(kept.basis @ kept.basis.mT, head.compact @ inverse, atol=1e-9, rtol=0)
         assert (
             head.simplex_nullity.tolist() == plain.simplex_nullity.tolist() == (39 - rank).tolist()
         )
@@ -159,14 +154,12 @@ def test_heads_side_by_side_equal_each_alone():
     values, projection, _ = (
         torch.stack(parts).reshape(1, 3, *parts[0].shape) for parts in zip(*heads, strict=True)
     )
-    weights = torch.rand(1, 3, 30, 30, generator=seeded(0), dtype=torch.float64)
+    weights = uniforms(seeded(0), 1, 3, 30, 30)
     found = ProjectedValues.of(values, projection)
     assert found.rank.tolist() == [[5, 5, 5]]
     for head, (one, block, _) in enumerate(heads):
         alone = ProjectedValues.of(one, block).effective(weights[0, head], "causal")
-        torch.testing.assert_close(
-            found.effective(weights, "causal")[0, head], alone, atol=1e-10, rtol=0
-        )
+        assert_close(found.effective(weights, "causal")[0, head], alone, atol=1e-10, rtol=0)
 
 
 def test_rows_that_see_the_same_keys_share_a_space():
@@ -184,7 +177,7 @@ def test_given_factors_are_taken_as_they_are():
     values, projection, T = made()
     found = ProjectedValues.of(values, projection)
     assert projected(found) is found
-    torch.testing.assert_close(projected(T).compact, T)
+    assert_close(projected(T).compact, T)
 
 
 @pytest.mark.parametrize("heads", [(), (2,), (3, 2)])
@@ -197,7 +190,7 @@ def test_rows_that_are_added_and_left_out(heads):
     assert torch.equal(sunk.values[..., :6, :], given.values)
     assert not sunk.values[..., 6, :].any()
     seen = torch.tensor([1, 0, 1, 1, 0, 1]).bool()
-    torch.testing.assert_close(
+    assert_close(
         given.restricted(seen).compact @ given.restricted(seen).compact.mT,
         T[..., seen, :] @ T[..., seen, :].mT,
     )

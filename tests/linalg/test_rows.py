@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
+from helpers.heads import normals, seeded
 from helpers.reference import effective_svd
 from identilens.linalg import OutputFactor, ProjectedValues, memory
 from identilens.linalg.masked_rows import CausalRows
@@ -21,13 +23,13 @@ def masks(n, generator):
 
 def random_layer(seed):
     """Values of groups, projections of their heads, masks, and weights peaked, near uniform or one-hot."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
 
     def size(least, most):
         return int(torch.randint(least, most, (1,), generator=generator))
 
     def draw(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+        return normals(generator, *shape)
 
     groups, share, d_v = size(1, 3), size(1, 3), size(1, 34)
     n = (d_v + size(-2, 3), size(1, 140))[seed % 2]
@@ -61,7 +63,7 @@ def test_a_thousand_random_layers(start):
             zip(values.expand(*projection.shape[:2], -1, -1).flatten(0, 1), projection.flatten(0, 1), strict=True)
         ):  # fmt: skip
             expected = effective_svd(weights[head], value @ block, seen)
-            torch.testing.assert_close(found[head], expected, atol=1e-9, rtol=0)
+            assert_close(found[head], expected, atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("held", [1, 2**25])
@@ -95,7 +97,7 @@ def test_sums_are_those_of_the_maps(seed, name, held, monkeypatch):
             ("effective", summed[1], effective[:, rows] @ types),
             ("rebuilt", rebuilt / heads.abs().max(), effective[:, rows] @ heads / heads.abs().max()),
         ):  # fmt: skip
-            torch.testing.assert_close(one, other, atol=1e-7, rtol=0, msg=name_)
+            assert_close(one, other, atol=1e-7, rtol=0, msg=name_)
 
 
 def size_of(seen):

@@ -2,11 +2,14 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
+from helpers.heads import doubles, normals, seeded
 from identilens.errors import InputError, NumericalError
-from identilens.linalg import relative_tolerance
+from identilens.linalg import ProjectedValues, relative_tolerance
 from identilens.linalg.checks import check_finite
 from identilens.linalg.compact import OutputFactor, compact_values
+from identilens.linalg.factor import factorise, least_squares
 from identilens.linalg.simplex import (
     centred_rank,
     joint_space,
@@ -15,15 +18,14 @@ from identilens.linalg.simplex import (
     simplex_span,
     space_on,
 )
-from identilens.linalg.softmax import attention_logits, visible_softmax
+from identilens.linalg.softmax import attention_logits, follow_logits, visible_softmax
+from identilens.linalg.tolerance import FLOAT32_EPS
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
 
 def drawn(*shape):
-    return torch.randn(
-        *shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64
-    )
+    return normals(seeded(sum(shape)), *shape)
 
 
 def test_logits_with_a_bias_and_a_soft_cap():
@@ -31,9 +33,9 @@ def test_logits_with_a_bias_and_a_soft_cap():
     assert attention_logits(queries, keys, 0.5).tolist() == [[0.5, 3.0]]
     bias = torch.tensor([[1.0, -1.0]])
     assert attention_logits(queries, keys, 0.5, bias).tolist() == [[1.5, 2.0]]
-    capped = 2 * torch.tanh(torch.tensor([[0.25, 1.5]], dtype=torch.float64))
-    torch.testing.assert_close(attention_logits(queries, keys, 0.5, None, 2.0), capped)
-    torch.testing.assert_close(attention_logits(queries, keys, 0.5, bias, 2.0), capped + bias)
+    capped = 2 * torch.tanh(doubles([[0.25, 1.5]]))
+    assert_close(attention_logits(queries, keys, 0.5, None, 2.0), capped)
+    assert_close(attention_logits(queries, keys, 0.5, bias, 2.0), capped + bias)
     assert attention_logits(queries, keys, 0.5).dtype == torch.float64
     logits = torch.tensor([[0.0, 5.0, 0.0]])
     seen = torch.tensor([[True, False, True]])
@@ -44,6 +46,70 @@ def test_logits_with_a_bias_and_a_soft_cap():
     )
 
 
+@pytest.mark.parametrize(
+    ("dtype", "eps"),
+    [(torch.float32, FLOAT32_EPS), (torch.float64, FLOAT32_EPS), (torch.bfloat16, 2**-7)],
+)
+def test_weights_follow_logits_up_to_rounding(dtype, eps):
+    """Rows whose largest visible logits are 1 and 1/2, and s ‖q‖ max ‖k‖ 4.5 and 2.25; the last key is hidden."""
+    queries, keys = torch.tensor([[1.0], [0.5]]).to(dtype), torch.tensor([[2.0], [-1.0], [9.0]])
+    visible = torch.tensor([True, True, False]).expand(2, 3)
+    logits = attention_logits(queries, keys, 0.5)
+    exact = visible_softmax(logits, visible)
+
+    def follows(change, sign=-1.0):
+        moved = torch.zeros(2, 2, 3).double()
+        moved[:, 1] = change * torch.tensor([1.0, sign, 0.0])
+        # The second head has both rows changed.
+        moved[1, 0] = moved[1, 1]
+        given = exact + moved
+        rows = given, exact.expand(2, 2, 3), logits.expand(2, 2, 3)
+        found = follow_logits(*rows, queries.expand(2, 2, 1), keys.expand(2, 3, 1), -0.5, visible)
+        return found.tolist()
+
+    limit = 2 * eps * 1.5 + 32 * FLOAT32_EPS * 3.25
+    assert follows(0.99 * limit) == [True, True]
+    assert follows(-0.99 * limit) == [True, True]
+    assert follows(1.01 * limit) == [False, False]
+    total = eps / 2 + 32 * FLOAT32_EPS
+    assert follows(0.99 * total, 0.0) == [True, True]
+    assert follows(1.01 * total, 0.0) == [False, False]
+    assert follows(-1.01 * total, 0.0) == [False, False]
+
+
+def test_projections_least_squares_and_bases_of_outputs():
+    values = drawn(6, 2) @ drawn(2, 4)
+    pseudo, rows = torch.linalg.pinv(values), drawn(3, 6)
+    found = factorise(values, 1e-6)
+    assert_close(found.project(rows), rows @ values @ pseudo)
+    assert found.project(rows.float()).dtype == torch.float32
+    assert_close(found.ones, torch.ones(1, 6).double() @ found.basis)
+    assert_close(least_squares(values, drawn(6, 3)), pseudo @ drawn(6, 3))
+    visible = torch.ones(6, 6, dtype=torch.bool).tril()
+    visible[2] = visible[4]
+    T = ProjectedValues.of(values)
+    bases = T.output_bases(6, visible)
+    assert bases[2] is bases[4]
+    for basis, seen in zip(bases, visible, strict=True):
+        centred = torch.zeros_like(values)
+        centred[seen] = values[seen] - values[seen].mean(0)
+        assert_close(basis @ basis.mT, centred @ torch.linalg.pinv(centred, rtol=1e-9))
+    first, second = T.output_bases(2)
+    assert first is second
+    assert_close(first, bases[5])
+
+
+def test_factors_of_texts_and_groups_stand_layer_by_layer():
+    factor = OutputFactor.of(drawn(2, 4, 3, 5))
+    grouped = factor.grouped(3, 2)
+    assert grouped.d_model == 5
+    for name in ("lower", "inverse"):
+        found, own = getattr(grouped, name), getattr(factor, name)
+        assert found.shape[:3] == (6, 2, 2)
+        for layer, text, group, head in torch.cartesian_prod(*map(torch.arange, (2, 3, 2, 2))):
+            assert torch.equal(found[3 * layer + text, group, head], own[layer, 2 * group + head])
+
+
 @pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 4), (2, 3, 5)])
 def test_a_factor_has_the_gram_matrix_of_the_projection(shape):
     projection = drawn(*shape)
@@ -51,16 +117,16 @@ def test_a_factor_has_the_gram_matrix_of_the_projection(shape):
     rows, columns = shape[-2:]
     assert factor.lower.shape[-1] == min(rows, columns)
     assert factor.d_model == columns
-    torch.testing.assert_close(factor.lower @ factor.lower.mT, projection @ projection.mT)
+    assert_close(factor.lower @ factor.lower.mT, projection @ projection.mT)
     if rows <= columns:
-        torch.testing.assert_close(
+        assert_close(
             factor.inverse @ factor.lower, torch.eye(rows).double().expand(*shape[:-2], -1, -1)
         )
     else:
         assert bool(factor.inverse.isnan().all())
     values = drawn(*shape[:-2], 6, rows)
     compact, T = compact_values(values, projection), values @ projection
-    torch.testing.assert_close(compact @ compact.mT, T @ T.mT)
+    assert_close(compact @ compact.mT, T @ T.mT)
     assert torch.equal(compact_values(values), values)
 
 
@@ -68,7 +134,7 @@ def test_dependent_rows_of_a_projection_have_no_inverse_and_the_right_gram_matri
     projection = drawn(3, 5)
     projection[2] = projection[0] + projection[1]
     factor = OutputFactor.of(projection)
-    torch.testing.assert_close(factor.lower @ factor.lower.mT, projection @ projection.mT)
+    assert_close(factor.lower @ factor.lower.mT, projection @ projection.mT)
     assert OutputFactor.of(drawn(3, 5)).is_spared(12)
     assert not OutputFactor.of(drawn(3, 5)).is_spared(11)
     assert not OutputFactor.of(drawn(5, 3)).is_spared(100)
@@ -76,34 +142,32 @@ def test_dependent_rows_of_a_projection_have_no_inverse_and_the_right_gram_matri
 
 def test_spaces_of_a_row_by_hand():
     """Keys of the values 0, 1 and 1, of which the last one or none is hidden."""
-    values = torch.tensor([[0.0], [1.0], [1.0], [5.0]], dtype=torch.float64)
+    values = doubles([[0.0], [1.0], [1.0], [5.0]])
     seen = torch.tensor([True, True, True, False])
     space = space_on(values, seen, 1e-6)
     assert (space.rank, space.nullity) == (2, 1)
-    torch.testing.assert_close(
-        space.free.abs()[:, 0], torch.tensor([0, 0.5, 0.5, 0]).double().sqrt()
-    )
+    assert_close(space.free.abs()[:, 0], torch.tensor([0, 0.5, 0.5, 0]).double().sqrt())
     assert space.movable.tolist() == [False, True, True, False]
     assert float(space.scales[0]) == torch.inf
-    torch.testing.assert_close(space.kept[:3, 0].abs(), torch.full((3,), 3**-0.5).double())
+    assert_close(space.kept[:3, 0].abs(), torch.full((3,), 3**-0.5).double())
     assert not bool(space.kept[3].any())
     # A unit change along the second column moves the mixture by ‖values‖ along it.
-    torch.testing.assert_close(space.scales[1], (space.kept[:3, 1] @ values[:3, 0]).abs())
+    assert_close(space.scales[1], (space.kept[:3, 1] @ values[:3, 0]).abs())
     both = joint_space(torch.stack([values, 2 * values]), seen, 1e-6)
     assert both.blocks.tolist() == [0] * 4 + [1] * 4
     assert both.visible.tolist() == [True, True, True, False] * 2
     assert both.scales.isinf().tolist() == [True, True, False]
     assert both.nullity == 0
-    torch.testing.assert_close(both.kept.mT @ both.kept, torch.eye(3).double())
+    assert_close(both.kept.mT @ both.kept, torch.eye(3).double())
     centred = (
         torch.cat([values[:3], 2 * values[:3]])
         - torch.tensor([2 / 3] * 3 + [4 / 3] * 3).double()[:, None]
     )
-    torch.testing.assert_close(both.scales[2], centred.norm())
+    assert_close(both.scales[2], centred.norm())
 
 
 def test_ranks_with_the_ones_by_hand():
-    line = torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64)
+    line = doubles([[1.0], [2.0], [3.0]])
     assert int(centred_rank(line, 1e-6)) == 1
     assert int(centred_rank(torch.ones(3, 1).double(), 1e-6)) == 0
     # A change of T by less than its tolerance would make it constant.
@@ -111,7 +175,7 @@ def test_ranks_with_the_ones_by_hand():
     assert [int(centred_rank(nearly, tolerance)) for tolerance in (1e-6, 1e-9)] == [0, 1]
     span = simplex_span(line, 1e-6)
     assert int(span.rank) == 2
-    torch.testing.assert_close(
+    assert_close(
         ones_outside(simplex_span(line, 1e-6)), torch.tensor(0.0).double(), atol=1e-12, rtol=0
     )
     sizes = torch.tensor([1, 4])

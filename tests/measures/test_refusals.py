@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from helpers.heads import causal, random_qkt, random_weights
+from helpers.heads import causal, random_qkt, random_weights, seeded
 from identilens.errors import InputError, NumericalError
 from identilens.linalg.projected import ProjectedValues
 from identilens.measures.attention import (
@@ -45,7 +45,7 @@ NAN = torch.nan
 BROKEN = torch.where(torch.arange(12).reshape(6, 2) == 3, NAN, T)
 NO_KEY = torch.zeros(6, 6, dtype=torch.bool)
 EYE = torch.eye(2)
-STATES = torch.randn(8, 4, generator=torch.Generator().manual_seed(0))
+STATES = torch.randn(8, 4, generator=seeded())
 HEADS = torch.ones(2, 6, 3)
 
 INPUTS = {

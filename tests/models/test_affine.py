@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 from helpers.zoo import build, ids
 from identilens.errors import InputError, UnsupportedModelError
@@ -40,15 +41,11 @@ TARGETS = {"llama": ["o_proj", "v_proj"], "gpt2": ["c_proj"], "bert": ["output.d
 ADAPTERS = {
     "lora": {"kind": "LoraConfig", "r": 4, "init_lora_weights": False, "lora_alpha": 16},
     "dora": {
-        "kind": "LoraConfig",
-        "r": 4,
-        "init_lora_weights": False,
-        "lora_alpha": 16,
-        "use_dora": True,
+        "kind": "LoraConfig", "r": 4, "init_lora_weights": False, "lora_alpha": 16, "use_dora": True,
     },
     "ia3": {"kind": "IA3Config", "init_ia3_weights": False},
     "loha": {"kind": "LoHaConfig", "r": 4, "init_weights": False},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("family", sorted(TARGETS))
@@ -65,7 +62,7 @@ def test_an_adapter_on_the_output_projection_is_part_of_it(family, adapter):
     lens = Lens(with_adapter(build(family), config))
     assert off_by(lens, ids(9)) < 1e-5
     site = lens.sites(lens.read([ids(9)])[0])[0]
-    torch.testing.assert_close(site.output_projection[1], site.head_projection(1))
+    assert_close(site.output_projection[1], site.head_projection(1))
 
 
 def test_a_module_that_is_no_transformer_is_refused():
@@ -76,12 +73,12 @@ def test_a_module_that_is_no_transformer_is_refused():
 class Doubled(nn.Module):
     """A wrapper of the kind that adapters are: runs another map than its base layer's weight."""
 
-    def __init__(self, base: nn.Linear) -> None:
+    def __init__(self, base):
         super().__init__()
         self.base = base
         self.dropout = nn.Dropout(0.5)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x):
         return self.base(x) * 2 + self.dropout(x).flip(-1)
 
 
@@ -100,7 +97,7 @@ def test_a_hook_that_changes_the_projection_counts():
     with model.transformer.h[0].attn.c_proj.register_forward_hook(
         lambda module, args, output: output * 3
     ):
-        torch.testing.assert_close(lens.sites(item)[0].output_projection, 3 * plain)
+        assert_close(lens.sites(item)[0].output_projection, 3 * plain)
     assert off_by(lens, ids(9)) < 1e-5
 
 
@@ -110,12 +107,12 @@ def test_a_layer_with_a_forward_of_its_own_is_not_read_but_run():
     plain = lens.sites(item)[0].output_projection
     layer = model.encoder.layer[0].attention.output.dense
     layer.forward = lambda inputs: 3 * nn.Linear.forward(layer, inputs)
-    torch.testing.assert_close(lens.sites(item)[0].output_projection, 3 * plain)
+    assert_close(lens.sites(item)[0].output_projection, 3 * plain)
 
 
 def test_a_wrapper_that_bends_its_output_is_refused():
     class Bent(Doubled):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def forward(self, x):
             return torch.relu(self.base(x * 1.5))
 
     model = build("bert")

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.zoo import BUILDERS, build, example
@@ -30,7 +31,7 @@ def test_raw_attentions_are_those_of_the_family(family):
             for one, other in zip(raw, layers, strict=True):
                 rows, keys = one.shape[-2:]
                 own = other[index, :, :rows, :keys]
-                torch.testing.assert_close(one[0], own, atol=2e-5, rtol=1e-3)
+                assert_close(one[0], own, atol=2e-5, rtol=1e-3)
                 assert not other[index, :, :rows, keys:].any()
 
 
@@ -45,11 +46,9 @@ def test_measures_and_signs(bundled):
     (seen,) = bundled.capture(text, weights=True)
     head = list(seen.heads)[17]
     assert [len(layers) for layers in found.values()] == [6, 6, 6]
-    torch.testing.assert_close(
-        found["effective"][1][0, 5], head.effective.float(), atol=1e-5, rtol=1e-4
-    )
+    assert_close(found["effective"][1][0, 5], head.effective.float(), atol=1e-5, rtol=1e-4)
     for name in ("raw", "norm"):
-        torch.testing.assert_close(
+        assert_close(
             found[name][1].sum(-1), torch.ones(1, 12, head.values.shape[0]), atol=1e-4, rtol=0
         )
     effective = found["effective"][0]

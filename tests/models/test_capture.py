@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 from transformers import AttentionInterface
 
 from helpers.zoo import ALONE, BUILDERS, MORE, build, example, ids
@@ -69,7 +70,7 @@ def test_outputs_unchanged_and_heads_add_up(family, implementation):
         assert len(plain) > 2
         for name, tensor in plain.items():
             own = own_positions(items, tensor)
-            torch.testing.assert_close(
+            assert_close(
                 captured[name][own], tensor[own], atol=5e-5, rtol=1e-4, msg=f"{name} changed"
             )
         assert len(blocks) == len(again) == len(collector.layers[0])
@@ -78,7 +79,7 @@ def test_outputs_unchanged_and_heads_add_up(family, implementation):
                 total = torch.einsum("hnv,hvd->nd", layer.head_output, layer.site.output_projection)
                 bias = layer.site.projection.bias
                 total = total if bias is None else total + bias
-                torch.testing.assert_close(total, block[index, : len(total)], atol=5e-5, rtol=1e-4)
+                assert_close(total, block[index, : len(total)], atol=5e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -86,15 +87,13 @@ def test_weights_mix_the_values_of_visible_keys_only(family):
     lens = Lens(build(family))
     for text in lens.capture(example(family), weights=True):
         for head in text.heads:
-            torch.testing.assert_close(
-                head.weights @ head.values, head.head_output, atol=2e-5, rtol=1e-4
-            )
+            assert_close(head.weights @ head.values, head.head_output, atol=2e-5, rtol=1e-4)
             assert head.visible is None or not head.weights[~head.visible].any()
             sums = head.weights.sum(-1)
             if family == "gpt_oss":
                 assert (sums < 1).all()
             else:
-                torch.testing.assert_close(sums, torch.ones_like(sums), atol=1e-5, rtol=0)
+                assert_close(sums, torch.ones_like(sums), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f not in ("vit", "whisper")])
@@ -118,8 +117,8 @@ def test_a_padded_batch_on_either_side_equals_each_text_alone(family, side):
         alone = next(lens.capture(alone_batch, weights=True))
         for one, other in zip(together.heads, alone.heads, strict=True):
             assert one.values.shape == other.values.shape
-            torch.testing.assert_close(one.weights, other.weights, atol=2e-5, rtol=1e-4)
-            torch.testing.assert_close(one.head_output, other.head_output, atol=5e-5, rtol=1e-4)
+            assert_close(one.weights, other.weights, atol=2e-5, rtol=1e-4)
+            assert_close(one.head_output, other.head_output, atol=5e-5, rtol=1e-4)
 
 
 def test_grouped_heads_share_values():
@@ -177,13 +176,11 @@ LEARNT = torch.ones(9, 3, dtype=torch.bool)
 @pytest.mark.parametrize(
     ("seen", "kind"),
     [
-        (EARLIER, "decoder"),
-        (torch.cat([LEARNT, EARLIER], 1), "decoder"),
-        (torch.cat([EARLIER, LEARNT], 1), "decoder"),
-        (torch.cat([LEARNT, EARLIER | EARLIER.T], 1), "encoder"),
+        (EARLIER, "decoder"), (torch.cat([LEARNT, EARLIER], 1), "decoder"),
+        (torch.cat([EARLIER, LEARNT], 1), "decoder"), (torch.cat([LEARNT, EARLIER | EARLIER.T], 1), "encoder"),
         (EARLIER | EARLIER.T, "encoder"),
     ],
-)
+)  # fmt: skip
 def test_learnt_keys_beside_those_of_the_tokens_leave_attention_causal(seen, kind):
     query, key = torch.zeros(1, 2, 9, 4), torch.zeros(1, 2, seen.shape[1], 4)
     call = AttentionCall(

@@ -3,14 +3,16 @@
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
+from helpers.heads import seeded
 from identilens.models.following.contractions import contraction
 from identilens.models.following.parameters import parameter_projection
 
 
 @pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
 def test_a_turned_product_is_the_transposed_one(lead):
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     left, right = (torch.randn(*lead, *size, generator=generator) for size in ((4, 5), (5, 6)))
     result = left @ right
     product = contraction("matmul", [left, right], {}, result)
@@ -21,7 +23,7 @@ def test_a_turned_product_is_the_transposed_one(lead):
 
 
 def drawn(*shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+    return torch.randn(*shape, generator=seeded(sum(shape)))
 
 
 LEFT, RIGHT, SUM = drawn(2, 4, 5), drawn(2, 5, 6), drawn(2, 4, 6)
@@ -36,7 +38,7 @@ def test_products_by_name_have_left_and_right_factors(name):
     args, options = PRODUCTS[name]
     result = LEFT @ RIGHT * options.get("alpha", 1.0)
     product = contraction(name, args, options, result)
-    torch.testing.assert_close(product.left @ product.right * product.factor, result)
+    assert_close(product.left @ product.right * product.factor, result)
     assert torch.equal(product.left, LEFT)
     assert product.factor == options.get("alpha", 1.0)
     assert product.turned.factor == product.factor
@@ -58,10 +60,10 @@ def test_sums_over_one_axis_are_products(form, listed):
     product = contraction(
         "einsum", [form, [first, second]] if listed else [form, first, second], {}, result
     )
-    torch.testing.assert_close(product.left @ product.right, product.seen(result))
-    torch.testing.assert_close(product.given(product.left @ product.right), result)
+    assert_close(product.left @ product.right, product.seen(result))
+    assert_close(product.given(product.left @ product.right), result)
     turned = product.turned
-    torch.testing.assert_close(turned.left @ turned.right, turned.seen(result))
+    assert_close(turned.left @ turned.right, turned.seen(result))
     assert product.first is first
     assert product.second is second
 
@@ -97,7 +99,7 @@ def test_a_sum_with_a_parameter_is_a_linear_map(form, given, weight):
     given, weight = drawn(*given), nn.Parameter(drawn(*weight))
     projection, joined = parameter_projection("einsum", (form, given, weight))
     expected = torch.einsum(form, given, weight)
-    torch.testing.assert_close(projection(joined), expected.flatten(joined.ndim - 1))
+    assert_close(projection(joined), expected.flatten(joined.ndim - 1))
 
 
 @pytest.mark.parametrize(

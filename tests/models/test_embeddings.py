@@ -3,11 +3,12 @@
 import pytest
 import torch
 
+from helpers.heads import seeded
 from helpers.zoo import build
 from identilens.errors import InputError
 from identilens.models import Lens
 
-EMBEDDINGS = torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(0))
+EMBEDDINGS = torch.randn(2, 6, 32, generator=seeded())
 WHOLE = torch.ones(2, 6, dtype=torch.long)
 RIGHT = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
 

@@ -5,7 +5,9 @@ import sys
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
+from helpers.heads import seeded
 from helpers.own_attention import DECODERS, ENCODERS, FAMILIES, build_own, example_own
 from helpers.zoo import build, ids, swin
 from identilens.errors import UnsupportedModelError
@@ -61,7 +63,7 @@ def test_weights_are_the_familys_own(family):
         for layer, weights in zip(ordered(text), own, strict=True):
             # SqueezeBERT reports its logits.
             weights = weights.softmax(-1) if family == "squeezebert" else weights
-            torch.testing.assert_close(layer.weights, weights, atol=5e-5, rtol=0)
+            assert_close(layer.weights, weights, atol=5e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", ["deberta_v2", "bloom", "gptj", "mpt"])
@@ -76,7 +78,7 @@ def test_padding_on_either_side_changes_nothing(family):
         batch = {"input_ids": torch.tensor(rows), "attention_mask": mask}
         for one, other in zip(alone, lens.capture(batch, weights=True), strict=True):
             for layer, again in zip(one.layers, other.layers, strict=True):
-                torch.testing.assert_close(layer.weights, again.weights, atol=1e-5, rtol=0)
+                assert_close(layer.weights, again.weights, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", ["deberta_v2", "falcon_groups", "fsmt", "siglip", "swinv2"])
@@ -92,16 +94,14 @@ def test_windows_stand_as_blocks_in_one_map():
     for model in (swin(), build_own("swinv2")):
         model.set_attn_implementation("eager")
         lens = Lens(model)
-        batch = {
-            "pixel_values": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(3))
-        }
+        batch = {"pixel_values": torch.randn(2, 3, 16, 16, generator=seeded(3))}
         with torch.no_grad():
             own = model(**batch, output_attentions=True).attentions[0]
         for text, windows in zip(lens.capture(batch, weights=True), own.chunk(2), strict=True):
             layer = text.layers[-1]
             assert all(head.follows_logits and head.bias is not None for head in text.heads)
             blocks = torch.stack([torch.block_diag(*windows[:, head]) for head in range(2)])
-            torch.testing.assert_close(layer.weights, blocks, atol=5e-5, rtol=0)
+            assert_close(layer.weights, blocks, atol=5e-5, rtol=0)
             assert torch.equal(layer.visible, torch.block_diag(*torch.ones(4, 16, 16)).bool())
 
 

@@ -5,6 +5,7 @@ import torch
 import transformers as hf
 from scipy.optimize import linprog
 from torch import nn
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.gated import GATED, gated
@@ -25,14 +26,14 @@ def test_gates_are_the_familys_own_and_give_its_output(family):
                 gate = GATED[family][1](attention, seen["states"])[0]
             added = 0
             for head in layer.heads:
-                torch.testing.assert_close(head.gate, gate[:, head.head], atol=1e-6, rtol=1e-6)
+                assert_close(head.gate, gate[:, head.head], atol=1e-6, rtol=1e-6)
                 projection = attention.o_proj.weight.T[head.head * 8 : head.head * 8 + 8].detach()
                 mixed = head.family_weights @ head.values
                 added = added + (mixed * gate[:, head.head]) @ projection
                 own = head.values @ (gate[5, head.head][:, None] * projection)
                 one = head.at(5).compact
-                torch.testing.assert_close(one @ one.mT, own @ own.mT, atol=1e-5, rtol=1e-5)
-            torch.testing.assert_close(added, seen["output"], atol=2e-5, rtol=1e-5)
+                assert_close(one @ one.mT, own @ own.mT, atol=1e-5, rtol=1e-5)
+            assert_close(added, seen["output"], atol=2e-5, rtol=1e-5)
 
 
 def _ends(row, T):
@@ -58,11 +59,9 @@ def test_intervals_are_those_of_the_rows_own_values():
     keys = exact["key"].to_list()
     found = exact.select("lo", "hi").to_torch().double()
     expected = torch.tensor(_ends(head.attention[13, keys], own[keys])).double()
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    assert_close(found, expected, atol=1e-6, rtol=0)
     norms = (head.attention[13, keys, None] * own[keys]).norm(dim=1)
-    torch.testing.assert_close(
-        exact["norm_share"].to_torch().double(), norms / norms.sum(), atol=1e-9, rtol=0
-    )
+    assert_close(exact["norm_share"].to_torch().double(), norms / norms.sum(), atol=1e-9, rtol=0)
     # A small enough move of weight between two keys is an alternative, in the gated norm.
     limit = 0.1 * float((head.attention[13] @ own).norm())
     for first, second in ((0, 1), (1, 2), (3, 0)):
@@ -88,7 +87,7 @@ def test_a_closed_gate_leaves_a_row_more_alternatives():
     exact = table.filter(tolerance="0")
     keys = exact["key"].to_list()
     own = (head.values * head.gate[row])[keys]
-    torch.testing.assert_close(
+    assert_close(
         exact.select("lo", "hi").to_torch().double(),
         torch.tensor(_ends(head.attention[row, keys], own)).double(),
         atol=1e-6,
@@ -134,6 +133,6 @@ def test_sinks_of_each_query_and_attention_over_layers_are_told_apart():
     for layer, weights in zip(text.layers, own.attentions, strict=True):
         assert layer.sink
         assert layer.site.gated
-        torch.testing.assert_close(layer.weights, weights[0], atol=1e-6, rtol=0)
+        assert_close(layer.weights, weights[0], atol=1e-6, rtol=0)
         assert bool((layer.weights.sum(-1) < 0.999).any())
     assert all(check.passed for check in proof(lens, [ids(9), ids(6, 1)]))

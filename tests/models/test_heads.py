@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.zoo import BUILDERS, build, example
@@ -58,7 +59,7 @@ def test_weights_are_the_softmax_of_the_heads_own_queries_and_keys(family, dtype
     for head in heads_of(family, dtype):
         assert head.follows_logits
         assert head.attention.dtype == torch.float64
-        torch.testing.assert_close(head.attention, softmax(head), atol=1e-13, rtol=1e-9)
+        assert_close(head.attention, softmax(head), atol=1e-13, rtol=1e-9)
         assert (head.attention - head.weights).abs().max() < ROUNDING[dtype]
         assert (head.softcap is not None) == (family == "gemma2")
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers as hf
 from torch import nn
+from torch.testing import assert_close
 
 from helpers.zoo import _LLAMA, HYBRIDS, _random, build, ids
 from identilens.errors import UnsupportedModelError
@@ -31,7 +32,7 @@ def test_layers_keep_their_numbers_and_the_others_are_named(family):
             if one is not None
         ]
     for layer, own in zip(text.layers, reported[-2:], strict=True):
-        torch.testing.assert_close(layer.weights, own[0], atol=5e-5, rtol=0)
+        assert_close(layer.weights, own[0], atol=5e-5, rtol=0)
 
 
 class Convolved(nn.Module):

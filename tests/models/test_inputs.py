@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch.testing import assert_close
 
 from helpers.zoo import build, ids
 from identilens.errors import InputError, ModelNotFoundError
@@ -23,7 +24,7 @@ def test_string_list_ids_and_batch_give_the_same(bundled):
     first = [next(bundled.capture(form)) for form in forms]
     for captured in first:
         assert captured.tokens["encoder"] == first[0].tokens["encoder"]
-        torch.testing.assert_close(
+        assert_close(
             captured.layers[3].head_output, first[0].layers[3].head_output, atol=2e-5, rtol=1e-4
         )
 
@@ -137,7 +138,7 @@ def test_documents_packed_into_a_row_stay_apart_unless_a_mask_joins_them(masked)
         batch["attention_mask"] = torch.ones(2, 9, dtype=torch.long)
     pairs = list(rows(build("llama"), **batch))
     for weights, own in pairs:
-        torch.testing.assert_close(weights, own, atol=1e-5, rtol=0)
+        assert_close(weights, own, atol=1e-5, rtol=0)
     assert bool(pairs[0][0][:, 4:, :4].any()) == masked
 
 
@@ -156,14 +157,8 @@ CACHED = ((torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 8)),)
 @pytest.mark.parametrize(
     ("batch", "message"),
     [
-        (
-            {"past_key_values": CACHED},
-            r"got \[.past_key_values.\]\. Give whole texts and no cache",
-        ),
-        (
-            {"token_type_ids": [[0] * 6]},
-            r"got \[.token_type_ids.\]\. .*return_tensors",
-        ),
+        ({"past_key_values": CACHED}, r"got \[.past_key_values.\]\. Give whole texts and no cache"),
+        ({"token_type_ids": [[0] * 6]}, r"got \[.token_type_ids.\]\. .*return_tensors"),
         ({"logits_to_keep": torch.tensor(1)}, r"got \['logits_to_keep'\]"),
         (
             {"attention_mask": torch.tensor([[1, 1, 0, 1, 1, 0]])},

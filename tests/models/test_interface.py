@@ -3,7 +3,9 @@
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
+from helpers.heads import seeded
 from identilens.models.eager import eager_attention_forward
 from identilens.models.interface import AttentionCall, seen_keys
 
@@ -19,23 +21,20 @@ def call(module_is_causal, queries=3, **changes):
 @pytest.mark.parametrize(
     ("made", "everything"),
     [
-        (call(True), False),
-        (call(False), True),
-        (call(True, queries=1), True),
-        (call(True, arguments={"is_causal": False}), True),
-        (call(False, arguments={"is_causal": True}), False),
+        (call(True), False), (call(False), True), (call(True, queries=1), True),
+        (call(True, arguments={"is_causal": False}), True), (call(False, arguments={"is_causal": True}), False),
         (call(True, own=eager_attention_forward), True),
         (call(False, mask=torch.ones(1, 1, 3, 3).tril().bool()), False),
         (call(True, mask=torch.ones(1, 1, 3, 3).bool()), True),
     ],
-)
+)  # fmt: skip
 def test_without_a_mask_only_fused_attention_of_a_causal_module_hides_keys(made, everything):
     seen = made.visible()
     assert (seen is None or bool(seen.all())) == everything
 
 
 def drawn(*shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(sum(shape)))
+    return torch.randn(*shape, generator=seeded(sum(shape)))
 
 
 def padded(**changes):
@@ -81,9 +80,9 @@ def test_rows_of_a_call_have_their_own_masks_and_biases():
     rows, output, weights = whole.rows([2, 0]), *whole.attend()
     assert torch.equal(rows.mask, mask[:, :, [2, 0]])
     some_output, some_weights = rows.attend()
-    torch.testing.assert_close(some_output, output[:, [2, 0]])
-    torch.testing.assert_close(some_weights, weights[:, :, [2, 0]])
-    torch.testing.assert_close(whole.attend(slice(1, 2))[1], weights[:, :, 1:2])
+    assert_close(some_output, output[:, [2, 0]])
+    assert_close(some_weights, weights[:, :, [2, 0]])
+    assert_close(whole.attend(slice(1, 2))[1], weights[:, :, 1:2])
     assert torch.equal(whole.visible(slice(1, 2)), mask[:, 0, 1:2])
     assert not bool(weights[:, :, 0, 1:].any())
     same = whole.arguments | {"position_bias": bias[..., :1, :]}
@@ -128,8 +127,8 @@ def test_keys_are_repeated_for_eager_functions_that_take_no_groups():
     output, weights = padded(eager=eager, own=eager).attend()
     expected = padded().attend()
     assert seen == [1, 2]
-    torch.testing.assert_close(output, expected[0])
-    torch.testing.assert_close(weights, expected[1])
+    assert_close(output, expected[0])
+    assert_close(weights, expected[1])
 
     def fails(*_, **__):
         raise RuntimeError("for another reason")
@@ -150,8 +149,8 @@ def test_a_sink_scales_weights_where_it_is_applied_after_the_softmax(late):
     made = padded(eager=eager, arguments={"scaling": 0.5, "s_aux": torch.zeros(2)})
     output, weights = made.attend()
     values = made.value.repeat_interleave(2, 1)
-    torch.testing.assert_close((weights @ values).transpose(1, 2), output, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(weights.sum(-1), share[..., 0].expand(3, 2, 3), atol=1e-5, rtol=1e-4)
+    assert_close((weights @ values).transpose(1, 2), output, atol=1e-5, rtol=1e-4)
+    assert_close(weights.sum(-1), share[..., 0].expand(3, 2, 3), atol=1e-5, rtol=1e-4)
     assert made.has_sink
     assert not padded().has_sink
     named = padded()
@@ -167,8 +166,8 @@ def test_eager_attention_by_hand():
         nn.Module(), query, key, value, mask, 0.5, position_bias=bias
     )
     logits = 0.5 * query @ key.mT + bias + mask
-    torch.testing.assert_close(weights, logits.softmax(-1))
-    torch.testing.assert_close(output, (logits.softmax(-1) @ value).transpose(1, 2))
+    assert_close(weights, logits.softmax(-1))
+    assert_close(output, (logits.softmax(-1) @ value).transpose(1, 2))
     module = nn.Module().train()
     torch.manual_seed(0)
     _, dropped = eager_attention_forward(module, query, key, value, None, 0.5, dropout=0.5)
@@ -177,4 +176,4 @@ def test_eager_attention_by_hand():
     assert not bool((kept == 0).any())
     half = eager_attention_forward(module, query.half(), key.half(), value.half(), None, 0.5)[1]
     assert half.dtype == torch.float16
-    torch.testing.assert_close(half.float(), kept, atol=2e-3, rtol=0)
+    assert_close(half.float(), kept, atol=2e-3, rtol=0)

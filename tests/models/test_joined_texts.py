@@ -3,8 +3,10 @@
 import pytest
 import torch
 import transformers as hf
+from torch.testing import assert_close
 
 from families.tiny import tiny_models
+from helpers.heads import seeded
 from helpers.zoo import _LLAMA, _random, ids
 from identilens.errors import JoinedTextsError
 from identilens.models import Lens
@@ -18,9 +20,7 @@ def joining(family):
     side = getattr(lens.model.config, "image_size", None)
     if side is None:
         return lens, [ids(9), ids(5)]
-    return lens, {
-        "pixel_values": torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
-    }
+    return lens, {"pixel_values": torch.randn(2, 3, side, side, generator=seeded())}
 
 
 @pytest.mark.parametrize("family", ["pixtral", "prophetnet"])
@@ -38,11 +38,8 @@ def test_each_text_is_as_it_is_alone(family):
 SWITCH = 16
 """Length beyond which the models below have other positions."""
 LONG = {
-    "rope_type": "longrope",
-    "rope_theta": 1e4,
-    "short_factor": [1.0] * 4,
-    "long_factor": [8.0] * 4,
-}
+    "rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [8.0] * 4,
+}  # fmt: skip
 LIMITS = {"max_position_embeddings": 64, "original_max_position_embeddings": SWITCH}
 
 
@@ -87,7 +84,7 @@ def alone(lens, texts):
 def assert_as_alone(lens, texts):
     for together, single in zip(lens.capture(texts, weights=True), alone(lens, texts), strict=True):
         for layer, other in zip(together.layers, single.layers, strict=True):
-            torch.testing.assert_close(layer.weights, other.weights, atol=1e-5, rtol=0)
+            assert_close(layer.weights, other.weights, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", sorted(SWITCHING))

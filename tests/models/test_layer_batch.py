@@ -3,6 +3,7 @@
 import pytest
 import torch
 import transformers as hf
+from torch.testing import assert_close
 
 from helpers.zoo import ids
 from identilens.errors import NumericalError
@@ -12,12 +13,9 @@ from identilens.models.lens import Lens
 
 N = 20
 SIZES = {
-    "vocab_size": 96,
-    "hidden_size": 8,
-    "intermediate_size": 8,
-    "num_hidden_layers": 1,
+    "vocab_size": 96, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
     "num_attention_heads": 2,
-}
+}  # fmt: skip
 
 
 def lens_of(family, dtype=torch.float32, attention="sdpa"):
@@ -56,7 +54,7 @@ def blocks_are_right(batch, call, site):
     weights = call.attend()[1]
     values = call.value.double().repeat_interleave(2 // call.value.shape[1], 1)
     T = values @ site.output_projection.double()
-    torch.testing.assert_close(
+    assert_close(
         batch.projector.compact.norm(dim=-1), T.norm(dim=-1).flatten(0, 1), atol=1e-5, rtol=1e-5
     )
     lower = OutputFactor.of(site.output_projection).lower
@@ -65,8 +63,8 @@ def blocks_are_right(batch, call, site):
     for block in batch.blocks():
         covered[block.rows] += 1
         given = weights.flatten(0, 1)[:, block.rows]
-        torch.testing.assert_close(block.weights, given, atol=1e-6, rtol=0)
-        torch.testing.assert_close(block.outputs, outputs[:, block.rows], atol=1e-4, rtol=1e-5)
+        assert_close(block.weights, given, atol=1e-6, rtol=0)
+        assert_close(block.outputs, outputs[:, block.rows], atol=1e-4, rtol=1e-5)
     assert bool((covered == 1).all())
     return len(batch.projector.white)
 
@@ -86,7 +84,7 @@ def test_half_precision_is_computed_again_from_queries_and_keys():
         for block in batch.blocks():
             assert block.weights.dtype == torch.float64
             given = exact[:, block.rows].double()
-            torch.testing.assert_close(block.weights, given, atol=1e-5, rtol=0)
+            assert_close(block.weights, given, atol=1e-5, rtol=0)
         return batch
 
     assert taken(lens_of("bert", torch.bfloat16), look).unproven(0) == set()
@@ -96,14 +94,12 @@ def test_biases_are_taken_out_of_values_and_outputs():
     def look(batch, call, site):
         values = call.value.double() - site.value_bias.double()[:, None]
         lengths = (values @ site.output_projection.double()).norm(dim=-1).flatten(0, 1)
-        torch.testing.assert_close(
-            batch.projector.compact.norm(dim=-1), lengths, atol=1e-5, rtol=1e-5
-        )
+        assert_close(batch.projector.compact.norm(dim=-1), lengths, atol=1e-5, rtol=1e-5)
         outputs = call.attend()[0].transpose(1, 2).double() - site.value_bias.double()[:, None]
         lower = OutputFactor.of(site.output_projection).lower
         given = outputs.flatten(0, 1) @ lower.repeat(2, 1, 1)
         for block in batch.blocks():
-            torch.testing.assert_close(block.outputs, given[:, block.rows], atol=1e-4, rtol=1e-4)
+            assert_close(block.outputs, given[:, block.rows], atol=1e-4, rtol=1e-4)
         return block.rows.stop
 
     lens = lens_of("bert")

@@ -79,8 +79,7 @@ def test_adapters_beside_the_layers_are_refused_by_name(method):
     kind, settings = BESIDE_LAYERS[method]
     model = adapted(kind, **settings)
     with pytest.raises(
-        UnsupportedModelError,
-        match=f"the adapter 'default' of {method}.* Use an adapter of layers",
+        UnsupportedModelError, match=f"the adapter 'default' of {method}.* Use an adapter of layers"
     ):
         Lens(model)
     if method == "ADAPTION_PROMPT":

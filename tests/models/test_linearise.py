@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
+from helpers.heads import seeded
 from helpers.zoo import BUILDERS, build, example
 from identilens.errors import InputError
 from identilens.models import Lens
@@ -10,15 +12,8 @@ from identilens.models.linearise import HiddenMap, sources
 
 FAMILIES = sorted(BUILDERS)
 WITH_NORM = {
-    "albert",
-    "bart",
-    "bert",
-    "bert_decoder",
-    "distilbert",
-    "electra",
-    "modernbert",
-    "roberta",
-}
+    "albert", "bart", "bert", "bert_decoder", "distilbert", "electra", "modernbert", "roberta",
+}  # fmt: skip
 
 
 def plain_states(lens, item, kind):
@@ -39,9 +34,9 @@ def test_gives_the_model_s_own_hidden_states(family):
         assert len(states) == len(hidden.outputs) >= 2
         for label, state in zip(hidden.outputs, states, strict=True):
             expected = plain_states(lens, item, label.kind)[label.layer][0]
-            torch.testing.assert_close(state, expected, atol=5e-5, rtol=1e-4)
+            assert_close(state, expected, atol=5e-5, rtol=1e-4)
             assert len(hidden.tokens(label.kind)) == len(state)
-        torch.testing.assert_close(hidden.inputs, plain_states(lens, item, source)[0][0])
+        assert_close(hidden.inputs, plain_states(lens, item, source)[0][0])
         assert len(hidden.tokens()) == len(hidden.inputs)
 
 
@@ -50,7 +45,7 @@ def test_every_family_has_forward_and_reverse_derivatives_that_agree(family):
     lens = Lens(build(family))
     item = lens.read(example(family))[0]
     hidden = HiddenMap(lens, item)
-    generator = torch.Generator().manual_seed(3)
+    generator = seeded(3)
     tangents = torch.randn(2, *hidden.inputs.shape, generator=generator)
     with torch.no_grad():
         pushed = torch.vmap(lambda t: torch.func.jvp(hidden, (hidden.inputs,), (t,))[1])(tangents)
@@ -58,7 +53,7 @@ def test_every_family_has_forward_and_reverse_derivatives_that_agree(family):
     cotangents = tuple(torch.randn(state.shape, generator=generator) for state in states)
     pulled = pull(cotangents)[0].detach()
     forward = sum((out * c).sum((1, 2)) for out, c in zip(pushed, cotangents, strict=True))
-    torch.testing.assert_close(forward, (tangents * pulled).sum((1, 2)), rtol=2e-3, atol=2e-3)
+    assert_close(forward, (tangents * pulled).sum((1, 2)), rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -72,10 +67,10 @@ def test_embedding_sum_is_what_enters_the_norm(family):
     summed, entering = (HiddenMap(lens, item, wrt=wrt) for wrt in ("embedding_sum", "embeddings"))
     assert summed.inputs.shape[0] == entering.inputs.shape[0]
     for state, expected in zip(summed(summed.inputs), entering(entering.inputs), strict=True):
-        torch.testing.assert_close(state, expected, atol=5e-5, rtol=1e-4)
+        assert_close(state, expected, atol=5e-5, rtol=1e-4)
     # The norm before the first layer removes the mean, so that adding a constant to a token changes nothing.
     moved = summed(summed.inputs + 0.5)
-    torch.testing.assert_close(moved[-1], entering(entering.inputs)[-1], atol=2e-4, rtol=1e-3)
+    assert_close(moved[-1], entering(entering.inputs)[-1], atol=2e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt_oss", "bart"])

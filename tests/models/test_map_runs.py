@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.zoo import build, ids
@@ -10,16 +11,8 @@ from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
 
 FAMILIES = [
-    "bert",
-    "gpt2",
-    "llama",
-    "gemma3",
-    "albert",
-    "t5",
-    "identifiable_con",
-    "vit",
-    "bert_decoder",
-]
+    "bert", "gpt2", "llama", "gemma3", "albert", "t5", "identifiable_con", "vit", "bert_decoder",
+]  # fmt: skip
 
 
 def changes_of(head):
@@ -78,4 +71,4 @@ def test_outputs_of_the_layer_come_without_the_later_layers():
     assert not called
     for output, change in zip(found, changes, strict=True):
         expected = lens.substitute({(0, 1): change}, item).hidden_states["encoder"][1]
-        torch.testing.assert_close(output, expected)
+        assert_close(output, expected)

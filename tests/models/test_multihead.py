@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 from identilens.models.following.follower import multi_head_attention
 
@@ -29,5 +30,5 @@ def test_the_output_is_that_of_torch(bias, separate, masked):
     options = {"attn_mask": mask, "use_separate_proj_weight": separate, **apart}
     found, weights = multi_head_attention({}, *arguments, **options)
     expected, _ = nn.functional.multi_head_attention_forward(*arguments, **options)
-    torch.testing.assert_close(found, expected)
+    assert_close(found, expected)
     assert weights is None

@@ -4,6 +4,7 @@ import pytest
 import torch
 from scipy.optimize import linprog
 from torch import nn
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.gated import NORMED, normed
@@ -27,18 +28,16 @@ def test_rows_are_projected_with_the_length_as_it_is(family):
             lens.model.set_attn_implementation("sdpa")
             added = 0
             for head in layer.heads:
-                torch.testing.assert_close(
-                    head.family_weights, seen["weights"][0, head.head], atol=1e-6, rtol=0
-                )
+                assert_close(head.family_weights, seen["weights"][0, head.head], atol=1e-6, rtol=0)
                 own = head.gate * mixed[:, head.head]
-                torch.testing.assert_close(own, read[:, head.head], atol=1e-6, rtol=1e-5)
+                assert_close(own, read[:, head.head], atol=1e-6, rtol=1e-5)
                 added = added + own[5] @ head.output_projection
                 assert head.at(5) is head.projected
                 compact, values = head.projected.compact, head.values
-                torch.testing.assert_close(compact @ compact.mT, values @ values.mT)
+                assert_close(compact @ compact.mT, values @ values.mT)
                 row = mixed[5, head.head] @ head.row_projection(5)
-                torch.testing.assert_close(row, own[5] @ head.output_projection)
-            torch.testing.assert_close(added, seen["output"][5], atol=2e-5, rtol=1e-5)
+                assert_close(row, own[5] @ head.output_projection)
+            assert_close(added, seen["output"][5], atol=2e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("family", sorted(NORMED))

@@ -3,6 +3,7 @@
 import polars as pl
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.zoo import build, ids
@@ -72,7 +73,7 @@ def test_half_of_a_model_may_be_on_disk(folder, plain):
 
 def test_a_tensor_is_read_from_where_it_is(plain, offloaded):
     for name, tensor in plain.model.state_dict().items():
-        torch.testing.assert_close(tensor_of(offloaded.model, name), tensor, atol=0, rtol=0)
+        assert_close(tensor_of(offloaded.model, name), tensor, atol=0, rtol=0)
 
 
 class Rounded(torch.Tensor):

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
+from helpers.heads import doubles, normals, seeded
 from helpers.zoo import BUILDERS, build, classifier, example, ids, tiny_decoder
 from identilens.errors import InputError
 from identilens.models import outcome as outcomes
@@ -35,7 +37,7 @@ def plain(lens):
 
 @pytest.mark.parametrize("outcome", ["states", "prediction"])
 def test_the_outcome_is_that_of_the_positions(lens, outcome):
-    torch.testing.assert_close(answer(lens, outcome).own, plain(lens)[outcome][[4, 5]])
+    assert_close(answer(lens, outcome).own, plain(lens)[outcome][[4, 5]])
 
 
 @pytest.mark.parametrize("outcome", ["states", "prediction"])
@@ -68,7 +70,7 @@ def test_small_changes_are_those_of_the_derivative(lens, outcome):
     [root], _ = one.linearised([(0, 1)], 4)
     assert root.shape == (4, 4)
     head = read_head(lens, one.item, 0, 1)
-    move = torch.tensor([[1.0, -2.0, 0.5, 0.25, 0.25, 0.0]], dtype=torch.float64)
+    move = doubles([[1.0, -2.0, 0.5, 0.25, 0.25, 0.0]])
     step = 1e-4
     change = one.with_rows(head, Rows([4], head.attention[4:5] + step * move))
     predicted = (step * move @ head.values @ root).norm() ** 2
@@ -80,9 +82,9 @@ def test_small_changes_are_those_of_the_derivative(lens, outcome):
 def test_where_heads_have_other_weights_changes_rise_by_the_slope(lens, outcome):
     one = answer(lens, outcome)
     head = read_head(lens, one.item, 0, 1)
-    even = torch.tensor([[0.2, 0.2, 0.2, 0.2, 0.2, 0.0]], dtype=torch.float64)
+    even = doubles([[0.2, 0.2, 0.2, 0.2, 0.2, 0.0]])
     moved = torch.lerp(head.attention[4:5], even, 0.1)
-    move = torch.tensor([[0.5, -0.5, 0.25, -0.25, 0.0, 0.0]], dtype=torch.float64)
+    move = doubles([[0.5, -0.5, 0.25, -0.25, 0.0, 0.0]])
     [root], [slope] = one.linearised([(0, 1)], 4, {(0, 1): Rows([4], moved)})
 
     def square(step):
@@ -108,7 +110,7 @@ def test_few_classes_are_derived_backwards_as_forwards(monkeypatch):
     monkeypatch.setattr("identilens.models.outcome._backward", _forward)
     roots.append(one.linearised(heads, 2)[0].flatten(0, 1))
     squares = [root @ root.mT for root in roots]
-    torch.testing.assert_close(*squares, rtol=1e-9, atol=1e-15)
+    assert_close(*squares, rtol=1e-9, atol=1e-15)
     assert float(squares[0].abs().max()) > 1e-6
 
 
@@ -150,7 +152,7 @@ def test_heads_that_are_removed_write_nothing_or_their_mean(monkeypatch, outcome
     assert not torch.equal(few, one.estimates(probes=17)[0])
     again, _ = one.estimates(probes=200, seed=1)
     assert not torch.equal(first, again)
-    torch.testing.assert_close(first, again, rtol=0.3, atol=0)
+    assert_close(first, again, rtol=0.3, atol=0)
 
 
 def test_the_same_top_is_that_of_every_position_that_counts(lens):
@@ -182,3 +184,44 @@ def test_a_removal_runs_the_model_from_the_layer_of_the_head_on(monkeypatch, fam
         assert (len(seen) == 0) == (later._layers.skipped(number) > 0)
     monkeypatch.setattr(LaterLayers, "skipped", lambda *_: 0)
     assert found == pytest.approx(Answer(lens, item, "states").without(number, [0, 1]), rel=1e-5)
+
+
+@pytest.mark.parametrize("outcome", ["prediction", "states"])
+def test_estimates_are_those_of_finite_differences_in_the_same_directions(outcome):
+    lens = tiny_decoder(2)
+    one = answer(lens, outcome, [3, 5])
+    found = one.estimates(probes=5, seed=7)
+    step = 1e-6
+
+    def scaled(layer, head, share):
+        def gated(call):
+            output = call.attend()[0].clone()
+            if call.index == layer:
+                output[:, :, head] *= share
+            return output
+
+        run = lens.run([one.item], gated, whole=True, changes=True, output_hidden_states=True)
+        entries = run.logits[0] if outcome == "prediction" else run.hidden_states[-1][0]
+        return entries[[3, 5]]
+
+    own = scaled(0, 0, 1.0)
+    generator = seeded(7)
+    probes = [normals(generator, own.numel()) for _ in range(5)]
+    for layer in (0, 1):
+        for head in (0, 1):
+            slope = (scaled(layer, head, 1 + step) - scaled(layer, head, 1 - step)) / (2 * step)
+            if outcome == "prediction":
+                p = own.softmax(-1)
+                slope = (slope - (slope * p).sum(-1, keepdim=True)) * (p / 2).sqrt()
+            else:
+                slope = slope / own.norm()
+            square = sum(float(slope.flatten() @ probe) ** 2 for probe in probes) / 5
+            expected = square if outcome == "prediction" else square**0.5
+            assert expected > 1e-6
+            assert float(found[layer][head]) == pytest.approx(expected, rel=1e-4)
+
+
+def test_heads_in_one_run_are_removed_as_alone():
+    one = answer(tiny_decoder(2), "states", None)
+    alone = [value for head in (1, 0) for value in one.without(0, [head])]
+    assert one.without(0, [1, 0]) == pytest.approx(alone, rel=1e-9)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import transformers as hf
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.prepared import PREPARED, prepared
@@ -20,9 +21,7 @@ def test_weights_are_those_the_family_reports(family):
     for index, text in enumerate(lens.capture(batch, weights=True)):
         for layer, reported in zip(text.layers[-len(own) :], own, strict=True):
             rows, keys = layer.weights.shape[-2:]
-            torch.testing.assert_close(
-                layer.weights, reported[index, :, :rows, :keys], atol=5e-5, rtol=0
-            )
+            assert_close(layer.weights, reported[index, :, :rows, :keys], atol=5e-5, rtol=0)
 
 
 def test_a_padded_recording_is_the_recording_alone():
@@ -32,7 +31,7 @@ def test_a_padded_recording_is_the_recording_alone():
     alone = next(lens.capture({"input_values": batch["input_values"][1:, :96]}, weights=True))
     assert together.layers[0].weights.shape == (4, 12, 12)
     for one, other in zip(together.heads, alone.heads, strict=True):
-        torch.testing.assert_close(one.weights, other.weights, atol=5e-5, rtol=0)
+        assert_close(one.weights, other.weights, atol=5e-5, rtol=0)
     table = idl.audit(lens, batch).table
     assert dict(table.select("text", "n_key").unique().iter_rows()) == {0: 20, 1: 12}
 
@@ -51,11 +50,8 @@ def test_padding_that_cannot_be_cut_away_is_refused(monkeypatch, positions):
 def test_the_attention_of_a_head_on_top_is_captured_with_the_rest():
     torch.manual_seed(0)
     sizes = {
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "intermediate_size": 48,
-    }
+        "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+    }  # fmt: skip
     above = {f"decoder_{name}": number // 2 for name, number in sizes.items()}
     config = hf.VideoMAEConfig(image_size=32, num_frames=2, **sizes, **above)
     lens = Lens(hf.VideoMAEForPreTraining(config))

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers as hf
+from torch.testing import assert_close
 from transformers.models.bert.modeling_bert import eager_attention_forward
 from transformers.models.swin import modeling_swin
 
@@ -33,15 +34,11 @@ TEXTS = [ids(9), ids(6)]
 PICTURES = {"pixel_values": torch.linspace(-2, 2, 2 * 3 * 12 * 12).reshape(2, 3, 12, 12).sin()}
 FAMILIES = sorted(BUILDERS | MORE)
 NAMES = {
-    "attention calls are those found",
-    "weights times values give the attention output",
-    "captured attention is the model's own",
-    "rows sum to 1, or to 1 less a sink",
-    "hidden keys have no weight",
-    "the module hands on the attention output",
-    "heads add up to the block's output",
+    "attention calls are those found", "weights times values give the attention output",
+    "captured attention is the model's own", "rows sum to 1, or to 1 less a sink", "hidden keys have no weight",
+    "the module hands on the attention output", "heads add up to the block's output",
     "outputs unchanged by capture",
-}
+}  # fmt: skip
 
 
 def implementations(model):
@@ -151,7 +148,7 @@ def test_sinks_applied_to_the_output_are_taken_into_the_weights():
         sinks = model.model.layers[number].self_attn.sinks.detach()[:, None, None].expand(-1, 9, 1)
         expected = torch.cat([logits, sinks], -1).softmax(-1)[..., :-1]
         assert float(expected.sum(-1).min()) < 0.9
-        torch.testing.assert_close(layer.weights, expected, atol=1e-5, rtol=1e-4)
+        assert_close(layer.weights, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_windows_of_another_text_are_found_out(monkeypatch):
@@ -269,12 +266,10 @@ def called(batch=1, heads=2, queries=5, keys=5, mask=None, **given):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (called(batch=3), "attention"),
-        (called(heads=3), "failed"),
-        (replace(called(), index=1), "failed"),
+        (called(batch=3), "attention"), (called(heads=3), "failed"), (replace(called(), index=1), "failed"),
         (called(mask=torch.ones(1, 5, 5)), "failed"),
     ],
-)
+)  # fmt: skip
 def test_calls_of_another_form_are_refused(call, said):
     site = SimpleNamespace(heads=2, kind="encoder")
     proof = Proof("toy", (site,), Lens(build("bert")).read([ids(5)]), 0.5)
@@ -342,5 +337,5 @@ def test_a_few_sums_stand_for_a_row():
     waves = _waves(torch.eye(3))
     places = torch.arange(3.0).double()
     for number in range(waves.shape[1]):
-        torch.testing.assert_close(waves[:, number], torch.cos(places * (number + 1)))
+        assert_close(waves[:, number], torch.cos(places * (number + 1)))
     assert waves.shape[1] == proofs._WAVES

@@ -4,6 +4,7 @@ import pytest
 import torch
 import transformers as hf
 from torch import nn
+from torch.testing import assert_close
 from transformers.models.bert import modeling_bert
 from transformers.models.llama import modeling_llama
 
@@ -162,7 +163,7 @@ def test_heads_may_share_keys_where_the_eager_function_takes_one_per_head():
         captured = next(Lens(model).capture([ids(8)], weights=True))
     for layer, other in zip(captured.layers, expected.layers, strict=True):
         assert len(layer.values) == 2
-        torch.testing.assert_close(layer.weights, other.weights, atol=1e-5, rtol=0)
+        assert_close(layer.weights, other.weights, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("family", ["glpn", "segformer"])

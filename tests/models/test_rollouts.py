@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.reference import effective_svd
@@ -15,7 +16,7 @@ N = 7
 
 def plain_parts(layer, captured, stream):
     """T_ij before any norm, [query, key, d_model], head by head and key by key."""
-    parts = torch.zeros(N, N, stream.shape[1], dtype=torch.float64)
+    parts = torch.zeros(N, N, stream.shape[1]).double()
     for head in captured.heads:
         values = head.values @ head.output_projection
         parts += head.weights[:, :, None] * values[None]
@@ -50,17 +51,13 @@ def test_rollouts_are_those_of_plain_products(family):
         [item] = lens.read([ids(N)])
         found = final_rollouts(lens, item)
         expected = attention_rollout(torch.stack([mean_over_heads(one[None]) for one in norms]))[-1]
-        torch.testing.assert_close(found["norm"], expected)
-        torch.testing.assert_close(
-            found["alti"], contributions[1] @ contributions[0], atol=1e-6, rtol=1e-5
-        )
+        assert_close(found["norm"], expected)
+        assert_close(found["alti"], contributions[1] @ contributions[0], atol=1e-6, rtol=1e-5)
         [pair] = text_rollouts(lens, item).values()
-        torch.testing.assert_close(found["raw"], pair.raw[-1], atol=1e-6, rtol=1e-5)
-        torch.testing.assert_close(found["effective"], pair.effective[-1], atol=1e-6, rtol=1e-5)
+        assert_close(found["raw"], pair.raw[-1], atol=1e-6, rtol=1e-5)
+        assert_close(found["effective"], pair.effective[-1], atol=1e-6, rtol=1e-5)
     for one in found.values():
-        torch.testing.assert_close(
-            one.sum(-1), torch.ones(N, dtype=torch.float64), atol=1e-6, rtol=0
-        )
+        assert_close(one.sum(-1), torch.ones(N).double(), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("family", ["bert", "llama"])
@@ -80,4 +77,4 @@ def test_effective_rollouts_are_those_of_effective_attention_over_the_keys_that_
     [pair] = text_rollouts(lens, lens.read([ids(count)])[0]).values()
     expected = attention_rollout(torch.stack(means))
     assert (pair.effective - pair.raw).abs().max() > 0.01
-    torch.testing.assert_close(pair.effective, expected, atol=1e-6, rtol=1e-5)
+    assert_close(pair.effective, expected, atol=1e-6, rtol=1e-5)

@@ -60,14 +60,10 @@ def test_a_head_is_found_in_its_attention(given, found):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ((0, 0), "attention"),
-        ((0, 0, "encoder"), "attention"),
-        ((1, 0, "decoder"), "attention"),
-        ((1, 0, "cross"), "layers"),
-        ((2, 3, "decoder"), "layer"),
-        ((0, -1, "decoder"), "layer"),
+        ((0, 0), "attention"), ((0, 0, "encoder"), "attention"), ((1, 0, "decoder"), "attention"),
+        ((1, 0, "cross"), "layers"), ((2, 3, "decoder"), "layer"), ((0, -1, "decoder"), "layer"),
     ],
-)
+)  # fmt: skip
 def test_heads_that_a_model_lacks_are_named(given, words):
     with pytest.raises(InputError, match=words):
         find_site(SITES, *given)

@@ -7,6 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import identilens as idl
+from helpers.heads import normals, seeded
 from helpers.zoo import build, ids
 from identilens.models import Lens
 from identilens.models.explaining import Exact
@@ -30,7 +31,7 @@ def derived(lens, outcome, query, *, whole=False):
 def test_the_derivative_is_that_of_the_whole_text_and_of_differences(family, outcome, query):
     lens = Lens(build(family).double())
     item, later = lens.read([ids(N)])[0], [at for at in (5, 9, N - 1) if at >= query]
-    change = torch.randn(2, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    change = normals(seeded(), 2, 8)
 
     def moved(step):
         def add(call):

@@ -3,8 +3,10 @@
 import pytest
 import torch
 import transformers as hf
+from torch.testing import assert_close
 
 from helpers import zoo
+from helpers.heads import normals, seeded
 from helpers.zoo import ids
 from identilens.measures.attention.realisable.coordinates import Parameters
 from identilens.measures.attention.realisable.softmax_map import head_formula
@@ -52,10 +54,8 @@ def vectors_of(group, coordinates):
 
 
 def moved_by(group, size=0.1):
-    generator = torch.Generator().manual_seed(1)
-    return group.start + size * torch.randn(
-        group.start.shape, generator=generator, dtype=torch.float64
-    )
+    generator = seeded(1)
+    return group.start + size * normals(generator, group.start.shape)
 
 
 def test_shared_keys_move_with_all_queries_as_far_as_the_text_reaches(llama):
@@ -67,8 +67,8 @@ def test_shared_keys_move_with_all_queries_as_far_as_the_text_reaches(llama):
     start = heads.coordinates.start
     assert heads.rows == slice(6, 12)
     assert heads.visible.tolist() == 2 * torch.ones(6, 6, dtype=torch.bool).tril().tolist()
-    torch.testing.assert_close(start, group.vectors(group.start), atol=1e-12, rtol=0)
-    torch.testing.assert_close(heads.weights(start)[6:], head.attention, atol=1e-12, rtol=0)
+    assert_close(start, group.vectors(group.start), atol=1e-12, rtol=0)
+    assert_close(heads.weights(start)[6:], head.attention, atol=1e-12, rtol=0)
     assert head_formula(heads) is not None
 
 
@@ -80,12 +80,12 @@ def test_heads_of_their_own_move_alone_with_their_biases(gpt2):
     assert (part.path, tuple(part.start.shape)) == ("c_attn", (8, 6))
     linear = group.replay.module.c_attn
     own = torch.cat([linear.weight.mT, linear.bias[:, None]], 1)[places]
-    torch.testing.assert_close(part.own[part.rows], own)
+    assert_close(part.own[part.rows], own)
     assert part.rows.tolist() == places
     heads = group.softmax_map()
     assert heads.rows == slice(0, 6)
     weights = heads.weights(heads.coordinates.start)
-    torch.testing.assert_close(weights, head.attention, atol=1e-12, rtol=0)
+    assert_close(weights, head.attention, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
@@ -100,14 +100,14 @@ def test_the_model_with_other_coordinates_computes_their_queries_and_keys(name, 
         own = vectors_of(group, group.start)
         vectors = group.vectors(coordinates)
         solved = group.solved(vectors)
-    torch.testing.assert_close(inside.queries, queries, atol=1e-10, rtol=0)
-    torch.testing.assert_close(inside.keys, keys, atol=1e-10, rtol=0)
-    torch.testing.assert_close(own[0], head.queries, atol=1e-10, rtol=0)
-    torch.testing.assert_close(inside.values, head.values, atol=1e-12, rtol=0)
+    assert_close(inside.queries, queries, atol=1e-10, rtol=0)
+    assert_close(inside.keys, keys, atol=1e-10, rtol=0)
+    assert_close(own[0], head.queries, atol=1e-10, rtol=0)
+    assert_close(inside.values, head.values, atol=1e-12, rtol=0)
     heads = group.softmax_map()
     weights = heads.weights(vectors)[heads.rows]
-    torch.testing.assert_close(weights, inside.attention, atol=1e-10, rtol=0)
-    torch.testing.assert_close(solved, coordinates, atol=1e-12, rtol=0)
+    assert_close(weights, inside.attention, atol=1e-10, rtol=0)
+    assert_close(solved, coordinates, atol=1e-12, rtol=0)
     assert float((inside.attention - head.attention).abs().max()) > 1e-3
     assert lens.digest == before
 
@@ -130,15 +130,15 @@ def test_a_module_run_again_gives_its_call_and_what_its_parts_were_given(llama):
     assert replay.module is not lens.body.get_submodule(head.site.name)
     assert not replay.module.training
     ran = replay.run({})
-    torch.testing.assert_close(ran.layer.queries[1], head.queries, atol=1e-12, rtol=0)
-    torch.testing.assert_close(ran.layer.keys[0], head.keys, atol=1e-12, rtol=0)
+    assert_close(ran.layer.queries[1], head.queries, atol=1e-12, rtol=0)
+    assert_close(ran.layer.keys[0], head.keys, atol=1e-12, rtol=0)
     assert (ran.rest, ran.inputs) == ([], {})
     changed = replay.run({"q_proj": 2 * replay.module.q_proj.weight})
     doubled, [given] = changed.layer, changed.inputs["q_proj"]
     made = given @ replay.module.q_proj.weight.mT
-    torch.testing.assert_close(made, lens.body.layers[0].self_attn.q_proj(given))
-    torch.testing.assert_close(doubled.queries, 2 * ran.layer.queries)
-    torch.testing.assert_close(doubled.keys, ran.layer.keys)
+    assert_close(made, lens.body.layers[0].self_attn.q_proj(given))
+    assert_close(doubled.queries, 2 * ran.layer.queries)
+    assert_close(doubled.keys, ran.layer.keys)
 
 
 def test_inputs_become_exact_and_hidden_keys_stay_hidden():
@@ -153,15 +153,10 @@ def test_inputs_become_exact_and_hidden_keys_stay_hidden():
 @pytest.mark.parametrize(
     ("family", "kind"),
     [
-        ("bert", "encoder"),
-        ("gpt2", "decoder"),
-        ("opt", "decoder"),
-        ("t5", "cross"),
-        ("bart", "decoder"),
-        ("whisper", "encoder"),
-        ("gpt_neox", "decoder"),
+        ("bert", "encoder"), ("gpt2", "decoder"), ("opt", "decoder"), ("t5", "cross"), ("bart", "decoder"),
+        ("whisper", "encoder"), ("gpt_neox", "decoder"),
     ],
-)
+)  # fmt: skip
 def test_a_head_of_its_own_computes_the_queries_and_keys_that_are_asked_for(family, kind):
     lens = Lens(zoo.build(family))
     item = lens.read(zoo.example(family))[0]
@@ -172,12 +167,12 @@ def test_a_head_of_its_own_computes_the_queries_and_keys_that_are_asked_for(fami
     vectors = torch.cat([queries.flatten(), keys.flatten()])
     with group.changed(lens, group.solved(vectors)):
         inside, others = read_head(lens, item, 1, 2, kind), read_head(lens, item, 1, 1, kind)
-    torch.testing.assert_close(inside.queries, queries, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(inside.keys, keys, atol=1e-5, rtol=1e-4)
-    torch.testing.assert_close(others.attention, other.attention, atol=1e-6, rtol=0)
-    torch.testing.assert_close(inside.values, head.values, atol=1e-6, rtol=0)
+    assert_close(inside.queries, queries, atol=1e-5, rtol=1e-4)
+    assert_close(inside.keys, keys, atol=1e-5, rtol=1e-4)
+    assert_close(others.attention, other.attention, atol=1e-6, rtol=0)
+    assert_close(inside.values, head.values, atol=1e-6, rtol=0)
     assert lens.digest == before
-    torch.testing.assert_close(read_head(lens, item, 1, 2, kind).queries, head.queries)
+    assert_close(read_head(lens, item, 1, 2, kind).queries, head.queries)
 
 
 def test_the_parameters_change_least():
@@ -188,7 +183,7 @@ def test_the_parameters_change_least():
         head = read_head(lens, item, 1, 2)
         group = group_parameters(lens, item, head)
         start = group.vectors(group.start)
-        move = torch.randn(start.shape, generator=torch.Generator().manual_seed(0)).double()
+        move = torch.randn(start.shape, generator=seeded()).double()
         changed = group.maps(group.solved(start + move))
         [inputs] = group.replay.run(changed).inputs["query"]
     design = torch.cat([inputs, torch.ones_like(inputs[:, :1])], 1)
@@ -196,4 +191,4 @@ def test_the_parameters_change_least():
     rows = slice(2 * head.d_k, 3 * head.d_k)
     linear = group.replay.module.get_submodule("query")
     own = torch.cat([linear.weight, linear.bias[:, None]], 1)
-    torch.testing.assert_close((changed["query"] - own)[rows], least.mT, atol=1e-10, rtol=0)
+    assert_close((changed["query"] - own)[rows], least.mT, atol=1e-10, rtol=0)

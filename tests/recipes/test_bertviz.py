@@ -5,6 +5,7 @@ import re
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.zoo import build, ids
@@ -36,7 +37,7 @@ def test_the_page_holds_the_measure(bundled, measure, view):
     drawn = drawn_by(page)
     wanted = torch.stack([layer[0] for layer in maps])
     assert drawn.min() >= 0
-    torch.testing.assert_close(drawn, wanted, atol=1e-6, rtol=1e-5)
+    assert_close(drawn, wanted, atol=1e-6, rtol=1e-5)
 
 
 def test_effective_weights_have_to_be_clipped(bundled):
@@ -55,5 +56,5 @@ def test_what_is_certain_is_drawn_beside_the_weights():
     assert (certain <= raw + 1e-6).all()
     found = idl.certify(lens, [tokens], layers=1, heads=2, queries=5, tolerance=0).table
     expected = torch.zeros(30).scatter_(0, found["key"].to_torch(), found["lo"].to_torch().float())
-    torch.testing.assert_close(certain[1, 2, 5], expected, atol=1e-6, rtol=0)
+    assert_close(certain[1, 2, 5], expected, atol=1e-6, rtol=0)
     assert 0 < certain.sum() < raw.sum()

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.zoo import build, ids
@@ -28,7 +29,7 @@ def test_the_weight_of_the_token_with_most_attribution_has_a_certificate():
     claim = idl.claims.weight(key)
     found = idl.certify(lens, ids(30), layers=1, queries=0, claim=claim, tolerance=0).claims
     assert found["head"].to_list() == list(range(4))
-    torch.testing.assert_close(found["value"].to_torch().float(), weights, atol=2e-5, rtol=0)
+    assert_close(found["value"].to_torch().float(), weights, atol=2e-5, rtol=0)
     assert (found["lo"] <= found["value"]).all()
     assert (found["value"] <= found["hi"]).all()
     assert (found["hi"] - found["lo"]).max() > 0.01

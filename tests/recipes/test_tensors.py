@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.command import identilens
@@ -32,9 +32,9 @@ def test_tensors_of_a_head_give_what_certify_says(family, tmp_path, monkeypatch)
     head = captured.layers[1].head(1)
     tensors = {"Q": head.queries, "K": head.keys, "V": head.values, "W_O": head.output_projection}
     exec(recipe(), tensors)
-    torch.testing.assert_close(tensors["A"], head.attention.double(), atol=1e-6, rtol=0)
+    assert_close(tensors["A"], head.attention.double(), atol=1e-6, rtol=0)
     own = head_values(head.projected).effective(tensors["A"], head.visible)
-    torch.testing.assert_close(tensors["effective"], own, atol=1e-6, rtol=0)
+    assert_close(tensors["effective"], own, atol=1e-6, rtol=0)
     options = {"layers": 1, "heads": 1, "queries": "last", "tolerance": 0}
     found = idl.certify(lens, [ids(12)], **options)
     for name in ("lo", "hi"):

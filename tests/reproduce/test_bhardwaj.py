@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import identilens as idl
+from helpers.heads import seeded
 from identilens.errors import InputError
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
 from identilens.lab.encoder.modeling import IdentifiableEncoderModel
@@ -16,9 +17,7 @@ WORDS = [f"word{number}" for number in range(300)]
 
 
 def texts(count, length):
-    orders = [
-        torch.randperm(300, generator=torch.Generator().manual_seed(seed)) for seed in range(count)
-    ]
+    orders = [torch.randperm(300, generator=seeded(seed)) for seed in range(count)]
     return [" ".join(WORDS[index] for index in own[:length].tolist()) for own in orders]
 
 

@@ -3,7 +3,9 @@
 import os
 import pickle
 import sys
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -67,26 +69,99 @@ def test_parts_that_fail_twice_are_named_and_all_others_are_saved(marks, tmp_pat
     assert contents(tmp_path / "run") == whole
 
 
-def test_a_part_is_tried_twice_and_again_on_resume(marks, tmp_path, whole):
-    run = tmp_path / "run"
-    with pytest.raises(CheckFailedError, match="numbers"):
-        cluster_toys.failing(layers=NUMBERS, out=run, ray=True)
-    assert len(list(marks.glob("tried-*"))) == 2
-    before = {file.name: file.stat().st_mtime_ns for file in (run / "parts").iterdir()}
-    assert len(before) == 6
-    (marks / "mended").touch()
-    cluster_toys.failing(layers=NUMBERS, out=run, ray=True, resume=True)
-    assert contents(run) == whole
-    assert toy(layers=NUMBERS, out=run, ray=True, resume=True).table.height == 7
+class Here:
+    """A cluster of this process: what is handed over is pickled, and a task runs when it is waited for."""
+
+    class exceptions:  # noqa: N801
+        class RayError(Exception):
+            cause = None
+
+    class Reference(bytes):
+        pass
+
+    def __init__(self):
+        self.calls, self.waiting = [], []
+
+    def is_initialized(self):
+        return bool(self.calls) and self.calls[-1] != "shutdown"
+
+    def init(self, address, **_options):
+        if address == "nowhere":
+            raise ValueError("no such\ncluster")
+        self.calls += ["init", address]
+
+    def shutdown(self):
+        self.calls.append("shutdown")
+
+    def cluster_resources(self):
+        return {"CPU": 2.0}
+
+    def put(self, content):
+        return self.Reference(pickle.dumps(content))
+
+    def remote(self, **options):
+        self.options = options
+        return lambda task: SimpleNamespace(remote=partial(partial, task))
+
+    def wait(self, running, num_returns):
+        assert num_returns == 1
+        self.waiting.append(len(running))
+        return running[-1:], running[:-1]
+
+    def get(self, done):
+        if isinstance(done, self.Reference):
+            return pickle.loads(done)
+        try:
+            return done()
+        except (InputError, ZeroDivisionError) as error:
+            failed = self.exceptions.RayError(f"first\n{type(error).__name__}: {error}\n")
+            failed.cause = error
+            raise failed from None
 
 
-def test_files_of_a_part_come_back_and_belong_to_the_run(marks, tmp_path):
-    for name, how in (("one", {}), ("many", {"ray": "auto"})):
-        cluster_toys.writing(layers=NUMBERS, out=tmp_path / name, **how)
+@pytest.fixture
+def here(monkeypatch, tmp_path):
+    ray = Here()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setenv(cluster_toys.MARKS, str(tmp_path))
+    return ray
+
+
+def test_parts_come_back_in_any_order_with_their_files(here, tmp_path):
+    told = []
+    cluster_toys.writing(
+        layers="1-7", out=tmp_path / "many", ray="auto", progress=lambda *place: told.append(place)
+    )
+    cluster_toys.writing(layers="1-7", out=tmp_path / "one")
     assert contents(tmp_path / "many") == contents(tmp_path / "one")
     listed = [(tmp_path / name / "manifest.txt").read_text().split() for name in ("one", "many")]
     assert sorted(listed[0]) == sorted(listed[1])
-    assert (tmp_path / "many" / "models" / "6.txt").read_text() == "part 6"
+    assert here.calls == ["init", "auto", "shutdown"]
+    assert told == [(0, 7, "the cluster starts"), *((done, 7, "") for done in range(1, 8))]
+    assert here.waiting == [4, 4, 4, 4, 3, 2, 1], "two of each core wait"
+    assert here.options == {
+        "num_cpus": 1, "num_gpus": 0, "max_retries": 1, "retry_exceptions": True,
+    }  # fmt: skip
+
+
+def test_failed_parts_are_named_and_tried_again_on_resume(here, tmp_path):
+    run = {"layers": "1-7", "out": tmp_path / "run", "ray": True}
+    with pytest.raises(
+        CheckFailedError, match=r"1 of 7 parts .* part 1 \(numbers 1\): no luck All"
+    ):
+        cluster_toys.failing(**run)
+    assert here.calls == ["init", "local", "shutdown"]
+    assert len(list((tmp_path / "run" / "parts").iterdir())) == 6
+    (tmp_path / "mended").touch()
+    told = []
+    cluster_toys.failing(**run, resume=True, progress=lambda *place: told.append(place))
+    assert told == [(6, 7, "the cluster starts"), (7, 7, "")]
+    here.calls = ["running"]
+    assert cluster_toys.writing(layers="1-2", out=tmp_path / "run", ray=True, overwrite=True)
+    assert here.calls == ["running"], "a cluster that the user has started goes on"
+    here.calls = []
+    with pytest.raises(InputError, match=r"nowhere cannot be reached \(no such\)"):
+        toy(layers="1-7", out=tmp_path / "other", ray="nowhere")
 
 
 def test_a_changed_model_and_other_libraries_are_refused(tmp_path):

@@ -36,12 +36,9 @@ def test_words_are_placed_in_the_text(treebank):
 
 def test_heads_are_found_behind_words_of_several_parts(tmp_path):
     rows = [
-        ("1-2", "can't", "_", "_"),
-        (1, "ca", 3, "aux"),
-        (2, "not", 1, "x"),
-        (3, "go", 2, "y"),
+        ("1-2", "can't", "_", "_"), (1, "ca", 3, "aux"), (2, "not", 1, "x"), (3, "go", 2, "y"),
         (4, "!", 9, "z"),
-    ]
+    ]  # fmt: skip
     lines = [f"{n}\t{form}\t_\tX\tY\t_\t{head}\t{what}\t_\t_\n" for n, form, head, what in rows]
     (tmp_path / "a.conllu").write_text("# text = can't go!\n" + "".join(lines))
     [text] = read_conllu(tmp_path / "a.conllu")

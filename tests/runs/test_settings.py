@@ -156,14 +156,9 @@ def test_numbers_and_ranges(text, numbers):
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("12", 12),
-        ("512MiB", 2**29),
-        ("2 GB", 2 * 10**9),
-        ("1.5kb", 1500),
-        ("3m", 3_000_000),
-        ("1KiB", 1024),
+        ("12", 12), ("512MiB", 2**29), ("2 GB", 2 * 10**9), ("1.5kb", 1500), ("3m", 3_000_000), ("1KiB", 1024),
     ],
-)
+)  # fmt: skip
 def test_sizes(text, size):
     assert parse_size(text) == size
 
@@ -171,8 +166,5 @@ def test_sizes(text, size):
 def test_options_of_several_values_are_typed_with_commas():
     hints = hints_of(ToySettings)
     assert [name for name in hints if separated_by_commas(hints[name])] == [
-        "layers",
-        "words",
-        "span",
-        "memory",
-    ]
+        "layers", "words", "span", "memory",
+    ]  # fmt: skip

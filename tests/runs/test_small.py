@@ -1,28 +1,31 @@
 """The small files of a run: requests, options, comparisons, locks, folders."""
 
+import hashlib
 import json
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
+import polars as pl
 import pytest
 import torch
 
-from helpers.toy import ToyStudy, toy
+from helpers.toy import Toy, ToySettings, ToyStudy, toy
 from identilens.errors import InputError, OutputFolderError
-from identilens.runs.files import (
-    Manifest,
-    write_folder,
-    write_json,
-    write_tensors,
-)  # fmt: skip
+from identilens.runs.files import Manifest, write_folder, write_json, write_tensors
 from identilens.runs.provenance import (
     Identity,
     differences,
+    model_and_texts,
     provenance,
     subject,
     version_changes,
 )  # fmt: skip
 from identilens.runs.reading import errors_naming, read_record, read_tensors
 from identilens.runs.request import NAME, Request
-from identilens.runs.study import study_function
+from identilens.runs.result import Finding
+from identilens.runs.study import Study, study_function
 from identilens.runs.toml import read_toml, toml_value
 
 
@@ -91,6 +94,10 @@ def run(digest=None, texts=("t0", "t1"), count=2):
 def test_what_differs_of_two_records_is_named_up_to_a_number():
     one = provenance("toy", Identity({"name": "m"}, ["a"], {"x": 1}, seed=3), {"y": "z" * 68})
     assert one["settings"] == {"y": "z" * 68, "x": 1}
+    path = provenance("toy", Identity({}, []), {"folder": Path("a")})
+    assert (
+        path["fingerprint"] == provenance("toy", Identity({}, []), {"folder": "a"})["fingerprint"]
+    )
     assert one["seed"] == 3
     assert subject(one) == "m on 1 text"
     assert subject(one | {"texts": {"count": 0}}) == "m on 0 texts"
@@ -113,6 +120,56 @@ def test_what_differs_of_two_records_is_named_up_to_a_number():
         f"{now}, python None (now {one['python']})"
     )
     assert version_changes(one, one) == ""
+
+
+def test_runs_of_the_same_model_and_texts_are_known_by_digests():
+    def run(digest, *texts):
+        return provenance("toy", Identity({"digest": digest}, texts), {})
+
+    one = run("d", "a", "b")
+    assert model_and_texts(None, one) == (False, "it has no provenance to compare with")
+    assert model_and_texts(one, run("d", "a", "b")) == (True, "the same model and texts")
+    assert model_and_texts(run(None, "a"), run(None, "a")) == (True, "the same texts")
+    assert model_and_texts(run("d"), run("d")) == (True, "the same model")
+    assert model_and_texts(run(None), run(None)) == (True, "it has no digests of a model or texts")
+    same, words = model_and_texts(one, run("e", "a", "c"))
+    assert not same
+    assert words == 'digest of the model is "d" there and "e" here; text 1 differs'
+    many = [str(number) for number in range(10_001)]
+    assert len(run("d", *many)["texts"]["sha256"]) == 1
+    assert len(run("d", *many[1:])["texts"]["sha256"]) == 10_000
+    assert model_and_texts(run("d", *many), run("d", *many))[0]
+    changed = run("d", *many[1:], "x")
+    assert model_and_texts(run("d", *many), changed) == (False, "the texts differ")
+    as_bytes = run("d", hashlib.sha256(b"a").digest(), hashlib.sha256(b"b").digest())
+    assert model_and_texts(one, as_bytes)[0]
+
+
+def test_a_result_leaves_as_csv_json_and_a_citation(tmp_path):
+    result = toy(layers=(2, 5))
+
+    class Lists(Toy):
+        schema: ClassVar = {**Toy.schema, "notes": {"word": pl.List(pl.Int64)}}
+
+        def summary(self):
+            return Finding("", {"one": np.int64(1)})
+
+    notes = pl.DataFrame({"word": [[1, 2], []]})
+    lists = Lists.of({"table": result.table, "notes": notes}, result.provenance)
+    assert [path.name for path in lists.to_csv(tmp_path / "csv")] == ["table.csv", "notes.csv"]
+    assert (tmp_path / "csv" / "table.csv").read_text() == "number,square\n2,4.0\n5,25.0\n"
+    assert (tmp_path / "csv" / "notes.csv").read_text() == 'word\n"[1, 2]"\n[]\n'
+    assert json.loads(lists.to_json())["numbers"] == {"one": 1}
+    endless = result.table.with_columns(square=torch.inf)
+    written = json.loads(replace(result, table=endless).to_json())
+    assert written["numbers"] == {"total": None, "unknown": None}
+    written = json.loads(result.to_json())
+    assert written["numbers"] == {"total": 29.0, "unknown": None}
+    assert written["tables"]["notes"] == [{"word": "odd"}, {"word": "even"}]
+    assert (written["study"], written["subject"]) == ("toy", "toy on 2 texts")
+    assert written["finding"] == "The squares add up to 29."
+    assert result.cite().startswith(written["citation"] + "\n\n@software{identilens")
+    assert f"version = {{{result.provenance['libraries']['identilens']}}}" in result.cite()
 
 
 def test_tensors_are_read_back_and_other_errors_are_not_hidden(tmp_path):
@@ -143,6 +200,14 @@ def test_a_damaged_provenance_is_replaced_only_when_its_run_is_dropped(tmp_path)
     file.write_text("{")
     with pytest.raises(OutputFolderError, match="provenance"):
         toy(out=tmp_path / "run", overwrite=True)
+
+
+def test_a_part_is_one_unit_unless_a_study_says_more():
+    class Parts(ToyStudy):
+        parts = "abc"
+        sizes = Study.sizes
+
+    assert Parts(ToySettings()).sizes() == [1, 1, 1]
 
 
 def test_studies_that_need_a_folder_one_process_or_a_lens(tmp_path):

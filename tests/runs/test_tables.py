@@ -9,6 +9,7 @@ from identilens.charts.labels import rounded_end
 from identilens.runs.tables import (
     counted,
     ends,
+    markdown_table,
     percent,
     print_table,
     some_of,
@@ -100,3 +101,11 @@ def test_both_ends_of_a_range_or_one_where_it_is_a_point():
         "0.99",
         *["0.99 to 1.00"] * 2,
     ]
+
+
+def test_a_markdown_table_has_numbers_to_the_right_and_names_without_markup():
+    frame = pl.DataFrame({"name": ["a|b", None], "n": [1, 2], "x": [0.12345, 2.0]})
+    assert markdown_table(frame).splitlines() == [
+        "| name | n | x |", "| --- | ---: | ---: |", r"| a\|b | 1 | 0.123 |", "|  | 2 | 2.000 |",
+    ]  # fmt: skip
+    assert markdown_table(frame, 1).splitlines()[2] == r"| a\|b | 1 | 0.1 |"

@@ -40,23 +40,14 @@ def test_pairs_from_every_kind_of_input(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"limit": 1.5}, "limit"),
-        ({"limit": float("nan")}, "limit"),
-        ({"limit": True}, "limit"),
-        ({"limit": 10**30}, "limit"),
-        ({"max_length": "8"}, "max_length"),
-        ({"max_length": -1}, "max_length"),
-        ({"max_text_bytes": "much"}, "max_text_bytes"),
-        ({"max_text_bytes": 0}, "max_text_bytes"),
-        ({"pairs": "yes"}, "pairs"),
-        ({"columns": 5}, "columns"),
-        ({"encoding": None}, "encoding"),
-        ({"encoding": "a\0b"}, "characters"),
-        ({"encoding": "\ud800"}, "encoding"),
-        ({"encoding": "idna"}, "later"),
-        ({"encoding": "undefined"}, "undefined"),
+        ({"limit": 1.5}, "limit"), ({"limit": float("nan")}, "limit"), ({"limit": True}, "limit"),
+        ({"limit": 10**30}, "limit"), ({"max_length": "8"}, "max_length"), ({"max_length": -1}, "max_length"),
+        ({"max_text_bytes": "much"}, "max_text_bytes"), ({"max_text_bytes": 0}, "max_text_bytes"),
+        ({"pairs": "yes"}, "pairs"), ({"columns": 5}, "columns"), ({"encoding": None}, "encoding"),
+        ({"encoding": "a\0b"}, "characters"), ({"encoding": "\ud800"}, "encoding"),
+        ({"encoding": "idna"}, "later"), ({"encoding": "undefined"}, "undefined"),
     ],
-)
+)  # fmt: skip
 def test_options_of_another_kind_are_named(tmp_path, options, words):
     (tmp_path / "a.jsonl").write_text('{"a": "one"}\n{"a": "two"}\n')
     with pytest.raises(InputError, match=words.replace("\\", "\\\\")):
@@ -367,14 +358,11 @@ def test_texts_of_compressed_files_and_iterators_lie_in_a_temporary_file(tmp_pat
 @pytest.mark.parametrize(
     ("endless", "words"),
     [
-        (itertools.count(), "string"),
-        (itertools.repeat(None), "NoneType"),
-        (itertools.chain(["one"], itertools.repeat(" ")), "Remove"),
-        (itertools.repeat("a"), "texts"),
-        (itertools.repeat([5]), "texts"),
-        (itertools.repeat(("a" * 32_000, "b")), "texts"),
+        (itertools.count(), "string"), (itertools.repeat(None), "NoneType"),
+        (itertools.chain(["one"], itertools.repeat(" ")), "Remove"), (itertools.repeat("a"), "texts"),
+        (itertools.repeat([5]), "texts"), (itertools.repeat(("a" * 32_000, "b")), "texts"),
     ],
-)
+)  # fmt: skip
 def test_an_iterator_that_has_no_end_is_refused(endless, words):
     with pytest.raises(InputError, match=words):
         read_texts(endless, max_text_bytes=64_000)

@@ -56,13 +56,9 @@ def test_overwrite_removes_only_what_the_manifest_lists(tmp_path):
     folder = tmp_path / "run"
     toy(out=folder)
     mine = [
-        "mine.parquet",
-        "model/mine.bin",
-        "matrices/mine.safetensors",
-        "parts/mine",
-        "checkpoints/mine",
+        "mine.parquet", "model/mine.bin", "matrices/mine.safetensors", "parts/mine", "checkpoints/mine",
         "runs/x/y",
-    ]
+    ]  # fmt: skip
     for name in mine:
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_text("mine")
@@ -130,11 +126,8 @@ def test_a_file_is_listed_before_it_gets_its_name(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "replace", watched)
     toy(layers="1-2", out=tmp_path / "run")
     assert {name for name, _ in listed_before} >= {
-        "table.parquet",
-        "provenance.json",
-        "run.toml",
-        "000000.safetensors",
-    }
+        "table.parquet", "provenance.json", "run.toml", "000000.safetensors",
+    }  # fmt: skip
     assert [name for name, first in listed_before if not first] == []
 
 

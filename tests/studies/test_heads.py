@@ -10,12 +10,7 @@ import pytest
 from identilens.errors import InputError
 from identilens.runs.study import Output
 from identilens.studies import head_views
-from identilens.studies.head_views import (
-    axis_tokens,
-    file_name,
-    head_name,
-    of_whole_groups,
-)
+from identilens.studies.head_views import axis_tokens, file_name, head_name, of_whole_groups
 from identilens.studies.heads import PartsByText, Place, RowStudy, TextHeads, joined, named_places
 from identilens.studies.settings import RowSettings
 
@@ -54,15 +49,13 @@ def test_a_word_of_several_tokens_stands_for_all_of_them(names, requested, place
 @pytest.mark.parametrize(
     ("names", "requested", "places"),
     [
-        (("a", "...", "b"), ".", None),
-        (("f", " (-", "1", ")", " y"), "-1", [4]),
-        (("a", " b", "3)", " c"), "3", [3]),
-        (("River", " and", " Riv", "er"), "River", [0, 2, 3]),
+        (("a", "...", "b"), ".", None), (("f", " (-", "1", ")", " y"), "-1", [4]),
+        (("a", " b", "3)", " c"), "3", [3]), (("River", " and", " Riv", "er"), "River", [0, 2, 3]),
         (("un", "happy ", "man "), "unhappy", [0, 1]),
         (("He", " is", " un", "be", "liev", "able"), " unbelievable", [2, 3, 4, 5]),
         ((" a", " a", " b"), "a a", [0, 1]),
     ],
-)
+)  # fmt: skip
 def test_words_begin_and_end_with_tokens(names, requested, places):
     if places is None:
         with pytest.raises(InputError, match="no token"):

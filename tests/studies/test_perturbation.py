@@ -2,6 +2,7 @@ import polars as pl
 import pytest
 import torch
 
+from helpers.heads import seeded, uniforms
 from helpers.zoo import tiny_encoder
 from identilens.measures.structure.norm import positive_structure
 from identilens.measures.structure.perturbation import perturbation_directions
@@ -17,13 +18,8 @@ def perturbations():
             for place, kind in enumerate(("aware", "breaking", "random")):
                 hidden = scale * share * (1 + place)
                 norms = (
-                    hidden,
-                    hidden**3,
-                    -hidden,
-                    hidden,
-                    share * (1 + 1e-13 * place),
-                    2 * hidden,
-                )
+                    hidden, hidden**3, -hidden, hidden, share * (1 + 1e-13 * place), 2 * hidden,
+                )  # fmt: skip
                 rows.append((0, "encoder", 0, head, kind, 0, share, *norms, hidden))
     return pl.DataFrame(rows, schema=pl.Schema(PERTURBATIONS), orient="row")
 
@@ -52,8 +48,8 @@ def test_means_by_kind():
 
 
 def test_moves_of_a_draw_have_its_directions_and_one_size_for_every_kind():
-    generator = torch.Generator().manual_seed(0)
-    weights = torch.rand(6, 6, generator=generator, dtype=torch.float64).softmax(-1)
+    generator = seeded()
+    weights = uniforms(generator, 6, 6).softmax(-1)
     structure = positive_structure(weights)
     moves = {move[:3]: move[3] for move in _moves(weights, structure, seed=2)}
     assert len(moves) == 3 * DRAWS * (len(SHARES) + 1)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import torch
 
 import identilens as idl
 from helpers.zoo import build, ids
@@ -30,8 +31,8 @@ def test_a_model_of_a_folder_is_named_by_it(bundled, bundled_path):
     assert reference.source == str(bundled_path)
     assert (reference.name, reference.gpus) == (bundled.name, 0)
     assert reference.restored().digest == bundled.digest
-    named = replace(reference, name="other").restored()
-    assert named.name == "other"
+    named = replace(reference, name="other", options={"dtype": "float64"}).restored()
+    assert (named.name, named.dtype) == ("other", torch.float64)
 
 
 def test_a_study_sends_its_model_by_path_and_its_texts(bundled):

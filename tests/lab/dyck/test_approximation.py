@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from helpers.heads import normals, seeded
 from identilens.errors import InputError
 from identilens.lab.dyck.plain import PlainLayer, small_target
 from identilens.lab.dyck.prune import approximation_error
@@ -12,18 +13,18 @@ QUICK = {"inputs": 50, "length": 3, "starts": 6, "steps": 80}
 
 
 def drawn(*shape, seed=0):
-    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return normals(seeded(seed), *shape)
 
 
 def unmixed(inner, outer):
     """A layer without attention: outer · relu(inner · x)."""
-    none = torch.zeros(inner.shape[1], inner.shape[1], dtype=torch.float64)
+    none = torch.zeros(inner.shape[1], inner.shape[1]).double()
     return [PlainLayer(none, none, none, (inner, outer), 0.1)]
 
 
 def linear(weight):
     """A layer that is a linear map."""
-    identity = torch.eye(weight.shape[1], dtype=torch.float64)
+    identity = torch.eye(weight.shape[1]).double()
     return unmixed(torch.cat([identity, -identity]), torch.cat([weight, -weight], 1))
 
 

@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 
+from helpers.heads import normals, seeded, uniforms
 from identilens.lab.dyck.balance import measure_balance
 from identilens.lab.dyck.embeddings import symbols
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
@@ -26,19 +27,15 @@ QUICK = {"inputs": 100, "starts": 4, "steps": 30}
 
 
 def prefixes(language, length, count=3, seed=0):
-    return with_start(language.sample_prefixes(count, length, torch.Generator().manual_seed(seed)))
+    return with_start(language.sample_prefixes(count, length, seeded(seed)))
 
 
 @pytest.mark.parametrize(
     ("language", "length"),
     [
-        (Dyck(2, 4), 2000),
-        (Dyck(3, 8, 0.6), 2000),
-        (Dyck(1, 1), 60),
-        (Dyck(2, 1, 0.2), 60),
-        (Dyck(4, 2), 300),
+        (Dyck(2, 4), 2000), (Dyck(3, 8, 0.6), 2000), (Dyck(1, 1), 60), (Dyck(2, 1, 0.2), 60), (Dyck(4, 2), 300),
     ],
-)
+)  # fmt: skip
 def test_uniform_attention_generates_dyck_of_any_length(language, length):
     model = uniform_transformer(language)
     tokens = prefixes(language, length)
@@ -66,9 +63,9 @@ def test_its_attention_is_uniform_and_its_law_the_languages():
 @pytest.mark.parametrize(("types", "depth", "spread"), [(2, 3, 2.0), (3, 2, 0.0), (2, 5, 1.0)])
 def test_balanced_attention_of_any_shape_suffices(types, depth, spread):
     language = Dyck(types, depth, 0.4)
-    generator = torch.Generator().manual_seed(types)
+    generator = seeded(types)
     count = symbols(language)
-    embeddings = torch.randn(count, count + 5, dtype=torch.float64, generator=generator)
+    embeddings = normals(generator, count, count + 5)
     scores = balanced_scores(language, spread, generator)
     model = sufficient_model(language, embeddings, scores)
     tokens = prefixes(language, 400)
@@ -82,9 +79,9 @@ def test_balanced_attention_of_any_shape_suffices(types, depth, spread):
 
 @pytest.mark.parametrize("count", [1, 2, 5, 9])
 def test_subsets_are_the_closest(count):
-    generator = torch.Generator().manual_seed(count)
-    values = 2 * torch.rand(20, count, dtype=torch.float64, generator=generator) - 1
-    targets = 2 * torch.rand(20, dtype=torch.float64, generator=generator) - 1
+    generator = seeded(count)
+    values = 2 * uniforms(generator, 20, count) - 1
+    targets = 2 * uniforms(generator, 20) - 1
     chosen = closest_subsets(values, targets)
     every = torch.tensor(list(itertools.product([0.0, 1.0], repeat=count))).double()
     best = (values @ every.T - targets[:, None]).abs().amin(1)

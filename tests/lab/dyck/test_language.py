@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.brackets import is_valid, read_brackets
+from helpers.heads import doubles, seeds
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.parsing import next_token_distribution, parse
 
@@ -32,7 +33,7 @@ def probability(language, tokens):
     return float(law[torch.arange(len(tokens)), tokens].prod())
 
 
-@given(languages, st.integers(1, 40), st.integers(0, 10**6))
+@given(languages, st.integers(1, 40), seeds)
 @settings(max_examples=30, deadline=None)
 def test_prefixes_are_prefixes(language, length, seed):
     tokens = language.sample_prefixes(8, length, seeded(seed))
@@ -40,7 +41,7 @@ def test_prefixes_are_prefixes(language, length, seed):
     assert bool(is_valid(language, tokens).all())
 
 
-@given(languages, st.integers(1, 20), st.integers(0, 10**6))
+@given(languages, st.integers(1, 20), seeds)
 @settings(max_examples=30, deadline=None)
 def test_complete_words_are_complete(language, half, seed):
     tokens = language.sample_complete(8, 2 * half, seeded(seed))
@@ -53,7 +54,7 @@ def test_samples_follow_the_law_exactly(sampler):
     language, length, count = Dyck(2, 2, 0.3), 6, 200_000
     words = torch.tensor(list(product(range(3, 7), repeat=length)))
     words = words[is_valid(language, words, complete=sampler == "complete")]
-    chances = torch.tensor([probability(language, word) for word in words], dtype=torch.float64)
+    chances = doubles([probability(language, word) for word in words])
     if sampler == "complete":
         chances = chances / chances.sum()
     assert float(chances.sum()) == pytest.approx(1)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import identilens as idl
+from helpers.heads import seeded
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM
@@ -35,7 +36,7 @@ CONFIGS = {
 def moved(name, seed=0):
     """A model whose attention is far from uniform and whose norms and biases are not those of the start."""
     model = new_model(DyckConfig(**CONFIGS[name]), seed)
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.requires_grad:
@@ -44,7 +45,7 @@ def moved(name, seed=0):
 
 
 def words(count=4, length=20, seed=0):
-    return with_start(Dyck().sample_prefixes(count, length, torch.Generator().manual_seed(seed)))
+    return with_start(Dyck().sample_prefixes(count, length, seeded(seed)))
 
 
 @pytest.mark.parametrize("name", CONFIGS)

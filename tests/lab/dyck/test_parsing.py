@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.brackets import is_valid, read_brackets
+from helpers.heads import seeded, seeds
 from identilens.lab.dyck.language import SPECIAL, Dyck, with_start
 from identilens.lab.dyck.parsing import (
     next_token_distribution,
@@ -33,11 +34,11 @@ def by_hand(language, tokens):
     return rows
 
 
-@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 14), st.integers(0, 10**6))
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 14), seeds)
 @settings(max_examples=60, deadline=None)
 def test_parse_is_what_a_stack_does(types, depth, length, seed):
     language = Dyck(types, depth)
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     tokens = torch.randint(1, language.vocabulary, (6, length), generator=generator)
     tokens = torch.cat([tokens, language.sample_prefixes(6, length, generator)])
     found = parse(language, tokens)
@@ -56,14 +57,14 @@ def test_a_worked_example():
     assert found.top_place.tolist() == [[0, 1, 0, -1, 4]]
 
 
-@given(st.integers(1, 3), st.integers(1, 4), st.floats(0.1, 0.9), st.integers(0, 10**6))
+@given(st.integers(1, 3), st.integers(1, 4), st.floats(0.1, 0.9), seeds)
 @settings(max_examples=30, deadline=None)
 def test_next_tokens_are_those_that_keep_the_prefix_valid(types, depth, chance, seed):
     language = Dyck(types, depth, chance)
-    tokens = language.sample_prefixes(4, 9, torch.Generator().manual_seed(seed))
+    tokens = language.sample_prefixes(4, 9, seeded(seed))
     found = parse(language, tokens)
     law = next_token_distribution(language, found.depth[:, -1], found.top_type[:, -1])
-    assert torch.allclose(law.sum(-1), torch.ones(4, dtype=torch.float64))
+    assert torch.allclose(law.sum(-1), torch.ones(4).double())
     for token in range(SPECIAL, language.vocabulary):
         longer = torch.cat([tokens, torch.full((4, 1), token)], 1)
         assert torch.equal(law[:, token] > 0, is_valid(language, longer))

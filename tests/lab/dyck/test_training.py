@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from helpers.brackets import is_valid
+from helpers.heads import seeded
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.evaluation import closing_accuracy
 from identilens.lab.dyck.language import Dyck
@@ -50,7 +51,7 @@ def test_the_stack_takes_the_steps_of_a_plain_loop():
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=0.1)
     data = training.sample(config.language, training.training_sequences, 0)
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     for epoch in range(2):
         for group in optimiser.param_groups:
             group["lr"] = training.learning_rate * (1 + cos(pi * epoch / 2)) / 2
@@ -94,7 +95,7 @@ def test_places_that_count():
 def test_inserted_nests_keep_depth_and_stack():
     language = Dyck(3, 4)
     inputs = SHORT.sample(language, 5, 0)[None].expand(2, -1, -1)
-    generators = [torch.Generator().manual_seed(seed) for seed in range(2)]
+    generators = [seeded(seed) for seed in range(2)]
     longer = behind_nests(language, inputs, 3, generators)
     assert longer.shape == (2, 5, 13 + 6)
     assert torch.equal(longer[..., 7:], inputs[..., 1:])

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.testing import assert_close
 
 from identilens.lab.encoder import IdentifiableTransformerLayer
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
@@ -52,11 +53,11 @@ def test_con_equals_torch_values_and_gradients(pair, training):
     found = mine(ours, src_mask=causal, src_key_padding_mask=padding)
     expected = reference(theirs, src_mask=causal, src_key_padding_mask=padding)
     seen = ~padding
-    torch.testing.assert_close(found[seen], expected[seen], rtol=1e-10, atol=1e-10)
+    assert_close(found[seen], expected[seen], rtol=1e-10, atol=1e-10)
     found[seen].square().sum().backward()
     expected[seen].square().sum().backward()
-    torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(
+    assert_close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-9)
+    assert_close(
         mine.layer.attention.v_proj.weight.grad,
         reference.self_attn.in_proj_weight.grad[48:],
         rtol=1e-9,
@@ -73,7 +74,7 @@ def test_con_inside_torchs_encoder_equals_torchs_own(pair):
         for layer in (mine, reference)
     ]
     found, expected = (stack(inputs, mask=mask) for stack in stacks)
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+    assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("heads", ["concat", "add"])
@@ -108,7 +109,7 @@ def test_attention_as_the_paper_defines_it(heads, d_k, d_v, logit_scale):
         outputs.append(torch.softmax(queries @ keys.T / divisor, -1) @ values)
     joined = sum(outputs) if heads == "add" else torch.cat(outputs, -1)
     expected = joined @ attention.out_proj.weight.T + attention.out_proj.bias
-    torch.testing.assert_close(found[0], expected, rtol=1e-12, atol=1e-12)
+    assert_close(found[0], expected, rtol=1e-12, atol=1e-12)
 
 
 def test_the_papers_block_to_the_letter():
@@ -119,8 +120,8 @@ def test_the_papers_block_to_the_letter():
     states = torch.randn(2, 9, 24, dtype=torch.float64)
     inner = layer.linear1(nn.functional.layer_norm(states + layer.attention(states)[0], (24,)))
     expected = nn.functional.layer_norm(states + layer.linear2(inner).relu(), (24,))
-    torch.testing.assert_close(layer(states), expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(layer(states, queries=1), expected[:, :1], rtol=1e-12, atol=1e-12)
+    assert_close(layer(states), expected, rtol=1e-12, atol=1e-12)
+    assert_close(layer(states, queries=1), expected[:, :1], rtol=1e-12, atol=1e-12)
 
 
 def test_add_lifts_the_rank_of_every_head_to_d_model():

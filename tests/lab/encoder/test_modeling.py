@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification
 
 import identilens as idl
+from helpers.heads import seeded
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
 from identilens.lab.encoder.modeling import (
     IdentifiableEncoderForSequenceClassification,
@@ -24,7 +26,7 @@ def classifier(heads="add", **more):
 
 
 def tokens(rows, length, seed=0):
-    return torch.randint(3, 50, (rows, length), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(3, 50, (rows, length), generator=seeded(seed))
 
 
 @pytest.mark.parametrize("heads", ["concat", "add"])
@@ -42,7 +44,7 @@ def test_padding_changes_no_prediction(heads, layers, side):
     found = model(ids * mask, mask).logits
     for row, length in enumerate(lengths):
         alone = ids[row : row + 1, 9 - length :] if side == "left" else ids[row : row + 1, :length]
-        torch.testing.assert_close(found[row], model(alone).logits[0], rtol=1e-10, atol=1e-10)
+        assert_close(found[row], model(alone).logits[0], rtol=1e-10, atol=1e-10)
 
 
 def test_the_first_token_alone_gives_the_same_as_all_of_them():
@@ -50,7 +52,7 @@ def test_the_first_token_alone_gives_the_same_as_all_of_them():
     ids = tokens(2, 8)
     short = model(ids)
     whole = model(ids, output_hidden_states=True)
-    torch.testing.assert_close(short.logits, whole.logits, rtol=1e-12, atol=1e-12)
+    assert_close(short.logits, whole.logits, rtol=1e-12, atol=1e-12)
     assert short.hidden_states is None
     assert [tuple(state.shape) for state in whole.hidden_states] == [(2, 8, 24)] * 3
 
@@ -77,11 +79,8 @@ def test_saved_and_loaded_by_every_way_it_is_the_same(heads, tmp_path):
     ids = tokens(2, 6)
     config = AutoConfig.from_pretrained(tmp_path)
     assert (config.model_type, config.heads, config.d_k, config.d_v) == (
-        "identifiable_encoder",
-        heads,
-        3,
-        7,
-    )
+        "identifiable_encoder", heads, 3, 7,
+    )  # fmt: skip
     for again in (
         IdentifiableEncoderForSequenceClassification.from_pretrained(tmp_path),
         AutoModelForSequenceClassification.from_pretrained(tmp_path),
@@ -126,4 +125,4 @@ def test_one_layer_with_keys_of_size_1_computes_whatever_larger_keys_compute(hea
         )
         of_narrow.k_proj.bias.copy_((queries * of_wide.k_proj.bias.unflatten(0, (4, 5))).sum(-1))
     ids = torch.cat([torch.full((6, 1), 3), torch.randint(4, 50, (6, 9))], 1)
-    torch.testing.assert_close(narrow(ids).logits, wide(ids).logits, rtol=1e-12, atol=1e-12)
+    assert_close(narrow(ids).logits, wide(ids).logits, rtol=1e-12, atol=1e-12)

@@ -1,5 +1,6 @@
 import pytest
 import torch
+from torch.testing import assert_close
 
 from identilens.lab.reversal.study import AttentionReverser, reversal_data, train_reversal
 from identilens.lab.reversal.task import (
@@ -10,7 +11,7 @@ from identilens.lab.reversal.task import (
 )
 
 N = 6
-J = torch.eye(N, dtype=torch.float64).flip(-1)
+J = torch.eye(N).double().flip(-1)
 SMALL = ReversalSettings(
     length=5,
     vocabulary=4,
@@ -27,18 +28,8 @@ SMALL = ReversalSettings(
 def test_the_antidiagonal_matches_itself():
     found = antidiagonal_match(J)
     assert (
-        found["score"],
-        found["support"],
-        found["mass"],
-        found["empty_rows"],
-        found["shift"],
-    ) == (
-        pytest.approx(1),
-        1,
-        1,
-        0,
-        0,
-    )
+        found["score"], found["support"], found["mass"], found["empty_rows"], found["shift"],
+    ) == (pytest.approx(1), 1, 1, 0, 0)  # fmt: skip
 
 
 def test_matches_by_hand():
@@ -77,7 +68,7 @@ def test_sequences_are_drawn_anew_for_each_part():
     assert data.train.shape == (1500, 5)
     assert not torch.equal(data.validation, data.test)
     assert set(data.train.unique().tolist()) == {0, 1, 2, 3}
-    torch.testing.assert_close(reversal_data(SMALL).train, data.train)
+    assert_close(reversal_data(SMALL).train, data.train)
 
 
 def test_the_reverser_sees_only_what_was_written():
@@ -86,12 +77,10 @@ def test_the_reverser_sees_only_what_was_written():
     source = reversal_data(SMALL).test[:3]
     logits = model(source, source.flip(-1))
     weights = model.cross_attention(source).weights
-    torch.testing.assert_close(
-        weights.sum(-1), torch.ones(1, 3, 5, dtype=torch.float64), atol=1e-6, rtol=0
-    )
+    assert_close(weights.sum(-1), torch.ones(1, 3, 5).double(), atol=1e-6, rtol=0)
     changed = source.flip(-1).clone()
     changed[:, -1] = (changed[:, -1] + 1) % 4
-    torch.testing.assert_close(model(source, changed), logits)
+    assert_close(model(source, changed), logits)
     changed[:, 0] = (changed[:, 0] + 1) % 4
     assert not torch.allclose(model(source, changed), logits)
 
@@ -106,7 +95,7 @@ def test_the_lstm_learns_to_reverse_and_looks_along_the_antidiagonal(lstm):
     assert row["accuracy"] > 0.95
     assert row["written"] > 0.9
     assert lstm.weights.shape == (1, 20, 5, 5)
-    torch.testing.assert_close(lstm.weights.sum(-1), torch.ones(1, 20, 5, dtype=torch.float64))
+    assert_close(lstm.weights.sum(-1), torch.ones(1, 20, 5).double())
     assert best_range(lstm.head_sweep())[0] > 0.8
     assert lstm.course["epoch"].to_list() == list(range(1, len(lstm.course) + 1))
     assert len(lstm.sweep) == 2 * 2 * 51

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
-from helpers.heads import random_weights, seeded
+from helpers.heads import doubles, random_weights, seeded, uniforms
 from identilens.measures.attention import (
     billiard,
     chain_mixing,
@@ -23,10 +24,10 @@ def simplex(size):
 def cut_simplex(size):
     """The simplex with no coordinate above 2.5 / n, each with its slack; the law by rejection."""
     n = size + 1
-    pairs = torch.eye(n, dtype=torch.float64).repeat(2, 1)
+    pairs = torch.eye(n).double().repeat(2, 1)
     T = torch.cat([pairs, torch.arange(2 * n)[:, None] < n], 1)
     row = torch.cat([torch.full((n,), 1 / n), torch.full((n,), 1.5 / n)]).double()
-    drawn = -torch.rand(2_000_000 // n, n, generator=seeded(1), dtype=torch.float64).log()
+    drawn = -uniforms(seeded(1), 2_000_000 // n, n).log()
     drawn = drawn / drawn.sum(1, keepdim=True)
     kept = drawn[(drawn < 2.5 / n).all(1)]
     assert len(kept) > 10_000
@@ -38,9 +39,9 @@ def box(size):
     """A product of segments of very different lengths: each last weight of three is uniform on its segment."""
     masses = torch.linspace(1, 20, size, dtype=torch.float64)
     masses = masses / masses.sum()
-    blocks = torch.eye(size, dtype=torch.float64).repeat_interleave(3, 0)
-    places = torch.tensor([0.0, 1.0, 0.5], dtype=torch.float64).repeat(size)[:, None]
-    row = (masses[:, None] * torch.tensor([0.1, 0.1, 0.8], dtype=torch.float64)).flatten()
+    blocks = torch.eye(size).double().repeat_interleave(3, 0)
+    places = doubles([0.0, 1.0, 0.5]).repeat(size)[:, None]
+    row = (masses[:, None] * doubles([0.1, 0.1, 0.8])).flatten()
     return (
         row,
         torch.cat([blocks, blocks * places], 1),
@@ -118,7 +119,7 @@ def test_rows_too_large_to_run_together_run_one_by_one(monkeypatch):
     A, T = random_weights(0, 6, 2)
     drawn = sample_alternatives(A, T, 3, method="uniform", generator=seeded())
     assert drawn.min() >= 0
-    torch.testing.assert_close(drawn @ T.double(), (A @ T).double().expand(3, -1, -1))
+    assert_close(drawn @ T.double(), (A @ T).double().expand(3, -1, -1))
     assert (drawn - A).abs().amax((0, 2)).min() > 1e-3, "every row moves"
 
 

@@ -40,7 +40,7 @@ def test_weight_on_hidden_keys_has_no_effective_part(visible, heads):
 @pytest.mark.parametrize("visible", [None, torch.ones(0, 5, dtype=torch.bool)])
 def test_no_query_gives_no_alternative(visible):
     _, T = random_weights(0, 5, 2)
-    none = torch.zeros(0, 5, dtype=torch.float64)
+    none = torch.zeros(0, 5).double()
     assert effective_attention(T, weights=none, visible=visible).effective.shape == (0, 5)
     for method in METHODS:
         assert sample_alternatives(none, T, 2, method=method, visible=visible).shape == (2, 0, 5)

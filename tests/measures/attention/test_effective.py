@@ -4,7 +4,9 @@ import math
 
 import pytest
 import torch
+from torch.testing import assert_close
 
+from helpers.heads import doubles, normals, seeded
 from helpers.reference import effective_svd, rank_svd
 from identilens.linalg import relative_tolerance
 from identilens.measures.attention import effective_attention, numerical_rank
@@ -24,14 +26,14 @@ def make_mask(name, n):
         return (i - j).abs() <= 3
     if name == "prefix":
         return (j <= i) | (j < n // 3)
-    return (torch.rand(n, n, generator=torch.Generator().manual_seed(n)) < 0.6) | (i == j)
+    return (torch.rand(n, n, generator=seeded(n)) < 0.6) | (i == j)
 
 
 def make_head(n, d_v, d_model, rank=None, dtype=torch.float32, heads=2, mask=None, seed=0):
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
 
     def normal(*shape):
-        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+        return normals(generator, *shape)
 
     values = (
         normal(heads, n, d_v) if rank is None else normal(heads, n, rank) @ normal(heads, rank, d_v)
@@ -74,7 +76,7 @@ def test_agrees_with_svd(mask, n, d_v, rank, dtype, limit):
         else:
             assert found.rank[head].tolist() == [rank_svd(T[seen]) for seen in visible]
             assert not found.effective[head][~visible].any()
-    torch.testing.assert_close(found.null, weights - found.effective)
+    assert_close(found.null, weights - found.effective)
 
 
 @pytest.mark.parametrize("mask", ["full", "causal", "window"])
@@ -82,7 +84,7 @@ def test_repeated_tokens_lower_the_rank(mask):
     """Tokens that occur again have the very same values in a layer without positions."""
     visible = make_mask(mask, 40)
     values, projection, weights = make_head(40, 16, 24, dtype=torch.float64, mask=visible)
-    values = values[:, torch.randint(0, 10, (40,), generator=torch.Generator().manual_seed(0))]
+    values = values[:, torch.randint(0, 10, (40,), generator=seeded())]
     found = effective_attention(
         values, weights=weights, output_projection=projection, visible=visible
     )
@@ -95,14 +97,6 @@ def test_repeated_tokens_lower_the_rank(mask):
             < 1e-6
         )
     assert int(found.rank.max()) == (7 if mask == "window" else 10)
-
-
-def test_cross_attention_and_fewer_queries():
-    values, projection, _ = make_head(20, 8, 24, dtype=torch.float64)
-    weights = torch.rand(2, 3, 20, dtype=torch.float64).softmax(-1)
-    found = effective_attention(values, weights=weights, output_projection=projection)
-    reference = effective_svd(weights[1], values[1] @ projection[1])
-    assert agreement(found.effective[1], reference, weights[1]) < 1e-9
 
 
 def test_huge_outlier_token():
@@ -130,7 +124,7 @@ def test_grouped_batches_keep_their_shape():
     assert found.effective.shape == (2, 3, 12, 12)
     assert found.rank.shape == (2, 3)
     alone = effective_attention(values[1, 2], weights=weights[1, 2])
-    torch.testing.assert_close(found.effective[1, 2], alone.effective)
+    assert_close(found.effective[1, 2], alone.effective)
     assert alone.rank.shape == ()
 
 
@@ -178,7 +172,7 @@ def test_projections_of_every_condition(case):
     assert found.tolerance == tolerance
     assert torch.equal(found.nullity, values.shape[-2] - found.rank)
     inverse = torch.linalg.pinv(T, rtol=tolerance)
-    torch.testing.assert_close(found.effective, weights @ T @ inverse, atol=1e-9, rtol=0)
+    assert_close(found.effective, weights @ T @ inverse, atol=1e-9, rtol=0)
 
 
 def test_long_causal_text_in_blocks():
@@ -217,14 +211,12 @@ def test_rank_by_construction():
     """The answer first: singular values chosen, then the matrix made from them."""
     left = torch.linalg.qr(torch.randn(40, 12, dtype=torch.float64)).Q
     right = torch.linalg.qr(torch.randn(16, 12, dtype=torch.float64)).Q
-    sigma = torch.tensor(
-        [5.0, 4, 3, 2, 1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-7, 1e-9, 1e-12], dtype=torch.float64
-    )
+    sigma = doubles([5.0, 4, 3, 2, 1, 1e-1, 1e-2, 1e-3, 1e-4, 1e-7, 1e-9, 1e-12])
     report = numerical_rank(left * sigma @ right.mT)
     assert int(report.rank) == 9
     assert int(report.nullity) == 31
     assert int(report.simplex_nullity) == 30
-    torch.testing.assert_close(report.singular_values[:9], sigma[:9], rtol=1e-8, atol=0)
+    assert_close(report.singular_values[:9], sigma[:9], rtol=1e-8, atol=0)
     assert float(report.tolerance) == pytest.approx(40 * 1.1920929e-07 * 5)
 
 
@@ -236,19 +228,10 @@ def test_simplex_nullity_when_ones_are_in_the_column_space():
 
 
 def test_ones_take_away_at_most_one_dimension_where_singular_values_reach_the_tolerance():
-    generator = torch.Generator().manual_seed(0)
-    values, projection = (
-        torch.randn(128, 128, generator=generator, dtype=torch.float64) for _ in range(2)
-    )
+    generator = seeded()
+    values, projection = (normals(generator, 128, 128) for _ in range(2))
     report = numerical_rank(
         values, projection @ torch.diag(torch.logspace(0, -5, 128, dtype=torch.float64))
     )
     assert int(report.nullity) == 25
     assert int(report.simplex_nullity) == 24
-
-
-def test_rank_does_not_depend_on_units():
-    values = torch.randn(20, 5, dtype=torch.float64)
-    for scale in (1e-9, 1.0, 1e9):
-        report = numerical_rank(values * scale)
-        assert (int(report.rank), int(report.simplex_nullity)) == (5, 14)

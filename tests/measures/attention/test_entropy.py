@@ -7,7 +7,16 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from helpers.heads import causal, load_encoder, random_weights, real_head, seeded
+from helpers.heads import (
+    causal,
+    doubles,
+    load_encoder,
+    normals,
+    random_weights,
+    real_head,
+    seeded,
+    seeds,
+)
 from identilens.measures.attention.entropy import maximum_entropy_alternative
 from identilens.measures.attention.realisable.softmax_map import realisable_dimension, softmax_map
 from identilens.measures.attention.samplers import sample_alternatives
@@ -15,8 +24,8 @@ from identilens.measures.attention.samplers import sample_alternatives
 
 def test_by_hand():
     # Keys at 0, 1 and 1/2: the uniform distribution is an alternative of (0.2, 0.2, 0.6).
-    T = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64)
-    found = maximum_entropy_alternative(torch.tensor([[0.2, 0.2, 0.6]], dtype=torch.float64), T)
+    T = doubles([[0.0], [1.0], [0.5]])
+    found = maximum_entropy_alternative(doubles([[0.2, 0.2, 0.6]]), T)
     assert found.weights[0].tolist() == pytest.approx([1 / 3] * 3)
     assert found.entropy.item() == pytest.approx(math.log(3))
     assert found.needed_d_k == 1
@@ -24,7 +33,7 @@ def test_by_hand():
 
 @settings(max_examples=15, deadline=None)
 @given(
-    seed=st.integers(0, 10**6),
+    seed=seeds,
     n=st.integers(2, 18),
     d=st.integers(1, 6),
     sharpness=st.sampled_from([0.5, 3.0, 10.0]),
@@ -49,7 +58,7 @@ def test_no_alternative_has_more_entropy_and_the_factors_give_it(seed, n, d, sha
 
 def test_with_a_bias_the_same_head_can_produce_it():
     A, T = random_weights(0, 14, 4)
-    bias = torch.randn(14, 14, generator=seeded(1), dtype=torch.float64)
+    bias = normals(seeded(1), 14, 14)
     found = maximum_entropy_alternative(A, T, bias=bias)
     assert torch.allclose(
         torch.softmax(found.queries @ found.keys.T + bias, -1), found.weights, atol=1e-10
@@ -77,6 +86,6 @@ def test_one_hot_rows_at_corners_are_approached(first):
     _, T = random_weights(0, 8, 3)
     if first is not None:
         T[0] = first
-    found = maximum_entropy_alternative(torch.eye(8, dtype=torch.float64), T)
+    found = maximum_entropy_alternative(torch.eye(8).double(), T)
     assert found.output_error < 1e-9
     assert (found.weights @ T - T).abs().max() < 1e-7

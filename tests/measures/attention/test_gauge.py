@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.testing import assert_close
 
 from helpers.gauge import KeyGroup, latent_gauge, normed_gauge
-from helpers.heads import causal, seeded
+from helpers.heads import causal, doubles, normals, seeded
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.realisable import coordinates
@@ -28,7 +29,7 @@ def turn(vectors, turned):
         vectors[:, : 2 * len(angles)].contiguous().view(len(vectors), len(angles), 2)
     )
     phases = torch.polar(
-        torch.ones(1, dtype=torch.float64), torch.arange(len(vectors))[:, None] * angles.double()
+        torch.ones(1).double(), torch.arange(len(vectors))[:, None] * angles.double()
     )
     return torch.cat(
         [torch.view_as_real(pairs * phases).flatten(1), vectors[:, 2 * len(angles) :]], 1
@@ -46,7 +47,7 @@ def split(vector, *shapes):
 
 def tied_heads(logits, count, values, visible, draw):
     """Heads that mix the same values, with random parameters."""
-    T = ProjectedValues.of(values, torch.eye(values.shape[1], dtype=torch.float64))
+    T = ProjectedValues.of(values, torch.eye(values.shape[1]).double())
     kept = T.output_bases(len(visible), None if visible.all() else visible)
     parameters, heads = draw(count) / 2, len(logits(draw(count))) // len(visible)
     return SoftmaxMap(
@@ -63,13 +64,13 @@ def moved_to(heads, point):
 
 def draws(seed):
     generator = seeded(seed)
-    return lambda *shape: torch.randn(*shape, generator=generator, dtype=torch.float64)
+    return lambda *shape: normals(generator, *shape)
 
 
 def group(seed, n, d, heads, turned, plain, d_v, biases, masked, n_query=None, table=0):
     """A key group with generic parameters and inputs, and its sizes."""
     draw, d_k = draws(seed), plain + 2 * sum(turned)
-    inputs, ones = draw(n, d), torch.ones(n, 1, dtype=torch.float64)
+    inputs, ones = draw(n, d), torch.ones(n, 1).double()
     to_queries, to_keys = (torch.cat([inputs, ones], 1) if bias else inputs for bias in biases)
     to_queries = to_queries[: n_query or n]
     sizes = (to_queries.shape[1], to_keys.shape[1])
@@ -178,22 +179,16 @@ def test_gauge_and_kernel_with_a_table_of_position_biases(seed, n, plain, masked
 @pytest.mark.parametrize(
     ("heads", "plain", "turned", "moves"),
     [
-        (1, 3, (1,), "own"),
-        (1, 2, (2,), "own"),
-        (2, 2, (1,), "shared"),
-        (3, 1, (1, 1), "shared"),
+        (1, 3, (1,), "own"), (1, 2, (2,), "own"), (2, 2, (1,), "shared"), (3, 1, (1, 1), "shared"),
         (2, 2, (1,), "all"),
     ],
-)
+)  # fmt: skip
 def test_gauge_and_kernel_of_latent_keys(heads, plain, turned, moves, masked):
     draw, pairs = draws(heads + plain), 2 * sum(turned)
     d_k, d, latent, d_v, n = plain + pairs, plain + pairs + 3, plain + pairs, 3, 26
     inputs, down, shared, keys_latent = (
-        draw(n, d),
-        draw(latent, d),
-        draw(pairs, d),
-        normed(draw(n, plain + 2)),
-    )
+        draw(n, d), draw(latent, d), draw(pairs, d), normed(draw(n, plain + 2)),
+    )  # fmt: skip
     shapes = [(heads, d_k, latent), (heads, plain, plain + 2)]
     shapes += {"own": [], "shared": [(pairs, d)], "all": [(pairs, d), (latent, d)]}[moves]
 
@@ -231,10 +226,7 @@ def test_gauge_of_normed_queries_and_keys(heads, plain, turned, unit_gain):
     draw, d_k = draws(5), plain + 2 * sum(turned)
     d = d_k + 2
     n = d + 2 * d_k + 4
-    inputs, gains = (
-        draw(n, d),
-        torch.ones(2, d_k, dtype=torch.float64) if unit_gain else draw(2, d_k),
-    )
+    inputs, gains = (draw(n, d), torch.ones(2, d_k).double() if unit_gain else draw(2, d_k))
 
     def logits(parameters):
         queries, keys = split(parameters, (heads, d_k, d), (d_k, d))
@@ -269,13 +261,11 @@ def test_alternatives_keep_the_output_of_every_head_of_the_group(heads, turned, 
     if heads > 1:
         assert distances[len(tied.visible) // 2 :].max() > 1e-3, "the keys are those of both heads"
     for row, (before, after) in enumerate(zip(original, found.weights, strict=True)):
-        torch.testing.assert_close(
-            after @ tied.kept[row], before @ tied.kept[row], atol=1e-13, rtol=0
-        )
+        assert_close(after @ tied.kept[row], before @ tied.kept[row], atol=1e-13, rtol=0)
 
 
 def test_ranks_of_nothing_and_of_nearly_nothing():
     assert jacobian_rank(torch.zeros(0, 5)) == jacobian_rank(torch.zeros(2, 5)) == 0
     for least, rank in ((3e-12, 2), (5e-12, 3)):
-        diagonal = torch.diag(torch.tensor([4.0, 1.0, least], dtype=torch.float64))
+        diagonal = torch.diag(doubles([4.0, 1.0, least]))
         assert jacobian_rank(diagonal) == rank

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers.heads import causal, seeded
+from helpers.heads import causal, doubles, normals, seeded
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import (
     contribution_weights,
@@ -17,12 +17,12 @@ N, D_V, D_MODEL = 11, 4, 9
 
 
 def normal(*shape, seed=0):
-    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+    return normals(seeded(seed), *shape)
 
 
 def weights_of(kind, heads=()):
     if kind == "one key":
-        return torch.ones(*heads, 1, 1, dtype=torch.float64)
+        return torch.ones(*heads, 1, 1).double()
     logits = normal(*heads, N, N, seed=3)
     if kind == "near uniform":
         logits = 1e-6 * logits
@@ -68,7 +68,7 @@ def test_every_entry_is_what_its_definition_says(kind):
             assert (relative[query] * output.norm()).tolist() == pytest.approx(
                 expected, rel=1e-6, abs=1e-12, nan_ok=True
             )
-        assert torch.allclose(contributions.sum(-1), torch.ones(keys, dtype=torch.float64))
+        assert torch.allclose(contributions.sum(-1), torch.ones(keys).double())
         hidden = weights == 0
         for found in (shares, contributions, effects, relative):
             assert (found[hidden] == 0).all()
@@ -78,14 +78,14 @@ def test_removing_all_but_nothing_is_undefined_and_only_there():
     effects = removal_effect(weights_of("causal"), normal(N, D_V))
     assert effects[0, 0].isnan(), "the first row of a decoder sees one key"
     assert effects.isnan().sum() == 1
-    one_hot = removal_effect(torch.eye(4, dtype=torch.float64), normal(4, D_V))
+    one_hot = removal_effect(torch.eye(4).double(), normal(4, D_V))
     assert one_hot.diagonal().isnan().all()
     assert (one_hot[~torch.eye(4, dtype=torch.bool)] == 0).all()
 
 
 def test_a_weight_just_below_one_keeps_its_digits():
     T, rest = normal(3, D_V), 1e-14
-    weights = torch.tensor([[1.0, 0.25 * rest, 0.75 * rest]], dtype=torch.float64)
+    weights = doubles([[1.0, 0.25 * rest, 0.75 * rest]])
     left = torch.linalg.vector_norm(0.25 * T[1] + 0.75 * T[2] - T[0])
     assert float(removal_effect(weights, T)[0, 0]) == pytest.approx(float(left), rel=1e-10)
 
@@ -109,12 +109,12 @@ def test_heads_of_a_group_share_values():
 
 
 def test_zero_parts_and_outputs():
-    nothing = torch.zeros(3, 2, dtype=torch.float64)
+    nothing = torch.zeros(3, 2).double()
     even = torch.full((1, 3), 1 / 3, dtype=torch.float64)
     assert (norm_share(even, nothing) == 0).all()
     assert (contribution_weights(even, nothing) == 0).all()
-    opposite = torch.tensor([[1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
-    half = torch.tensor([[0.5, 0.5]], dtype=torch.float64)
+    opposite = doubles([[1.0, 0.0], [-1.0, 0.0]])
+    half = doubles([[0.5, 0.5]])
     assert (contribution_weights(half, opposite) == 0).all()
     assert removal_effect(half, opposite).tolist() == [[1.0, 1.0]]
     assert removal_effect(half, opposite, relative=True).isinf().all()

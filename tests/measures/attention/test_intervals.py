@@ -6,8 +6,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
+from torch.testing import assert_close
 
-from helpers.heads import causal, random_weights, seeded
+from helpers.heads import causal, doubles, normals, random_weights, seeded, seeds
+from helpers.programs import by_clarabel
 from identilens.linalg import ProjectedValues
 from identilens.linalg.programs import ACCEPTED_ERROR
 from identilens.measures.attention.billiard import uniform_alternatives
@@ -21,14 +23,14 @@ from identilens.measures.attention.row_solver import RowSolver
 from identilens.measures.attention.samplers import far_alternative, sample_alternatives
 from identilens.measures.attention.simplex import simplex_space
 
-LINE = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64)
-LINE_ROW = torch.tensor([0.1, 0.1, 0.8], dtype=torch.float64)
+LINE = doubles([[0.0], [1.0], [0.5]])
+LINE_ROW = doubles([0.1, 0.1, 0.8])
 
 
 def random_row(seed, n, d):
     generator = seeded(seed)
-    T = torch.randn(n, d, generator=generator, dtype=torch.float64)
-    return torch.softmax(torch.randn(n, generator=generator, dtype=torch.float64), 0), T
+    T = normals(generator, n, d)
+    return torch.softmax(normals(generator, n), 0), T
 
 
 def scipy_ends(row, T):
@@ -47,7 +49,7 @@ def scipy_ends(row, T):
                 for sign in (1, -1)
             ]
         )
-    return torch.tensor(ends, dtype=torch.float64).T
+    return doubles(ends).T
 
 
 def test_line_by_hand():
@@ -60,8 +62,8 @@ def test_line_by_hand():
 
 def test_order_that_the_intervals_alone_do_not_prove():
     # Keys at 0, 1, 2 and 3, whose weight is pinned by a second value: (0.5 + t, 0.2 − 2t, 0.2 + t, 0.1).
-    T = torch.tensor([[0.0, 0], [1, 0], [2, 0], [0, 1]], dtype=torch.float64)
-    row = torch.tensor([0.5, 0.2, 0.2, 0.1], dtype=torch.float64)
+    T = doubles([[0.0, 0], [1, 0], [2, 0], [0, 1]])
+    row = doubles([0.5, 0.2, 0.2, 0.1])
     found = certify_row(row, T)
     assert found.intervals.lo.tolist() == pytest.approx([0.3, 0.0, 0.0, 0.1], abs=1e-9)
     assert found.intervals.hi.tolist() == pytest.approx([0.6, 0.6, 0.3, 0.1], abs=1e-9)
@@ -73,7 +75,7 @@ def test_order_that_the_intervals_alone_do_not_prove():
 
 @settings(max_examples=12, deadline=None)
 @given(
-    seed=st.integers(0, 10**6),
+    seed=seeds,
     n=st.integers(3, 20),
     d=st.integers(1, 8),
     sharpness=st.sampled_from([0.5, 2.0, 5.0]),
@@ -89,7 +91,7 @@ def test_ends_equal_scipy_one_by_one(seed, n, d, sharpness):
 
 @settings(max_examples=12, deadline=None)
 @given(
-    seed=st.integers(0, 10**6),
+    seed=seeds,
     n=st.integers(3, 18),
     d=st.integers(1, 8),
     sharpness=st.sampled_from([0.5, 2.0, 8.0, 40.0]),
@@ -128,7 +130,7 @@ def test_no_alternative_leaves_its_interval_or_reverses_a_certified_pair(
 
 
 @settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 10**6), n=st.integers(3, 12), d=st.integers(1, 6))
+@given(seed=seeds, n=st.integers(3, 12), d=st.integers(1, 6))
 def test_order_equals_scipy_pair_by_pair(seed, n, d):
     A, T = random_weights(seed, n, d, 2.0)
     above = certify_row(A[0], T).above
@@ -148,7 +150,7 @@ def test_order_equals_scipy_pair_by_pair(seed, n, d):
 def test_identifiable_rows_are_points_and_fully_ordered():
     A, T = random_weights(1, 8, 20)
     found = certify_row(A[3], T)
-    torch.testing.assert_close(found.intervals.lo, A[3], atol=1e-15, rtol=0)
+    assert_close(found.intervals.lo, A[3], atol=1e-15, rtol=0)
     assert torch.equal(found.intervals.hi, found.intervals.lo)
     assert found.top == int(A[3].argmax())
     assert int(found.above.sum()) == 8 * 7 // 2
@@ -179,18 +181,18 @@ def test_the_greatest_weight_of_one_key_is_its_upper_end(d):
 
 
 @settings(max_examples=10, deadline=None)
-@given(seed=st.integers(0, 10**6), n=st.integers(3, 18), d=st.integers(1, 8), masked=st.booleans())
+@given(seed=seeds, n=st.integers(3, 18), d=st.integers(1, 8), masked=st.booleans())
 def test_minimum_norm_is_least_of_all_alternatives(seed, n, d, masked):
     visible = causal(n) if masked else None
     A, T = random_weights(seed, n, d, 3.0, visible)
-    seen = None if visible is None else visible[-1]
-    found = minimum_norm_alternative(A[-1], T, visible=seen)
+    row, seen = (A[-1], None) if visible is None else (A[-2], visible[-2])
+    found = minimum_norm_alternative(row, T, visible=seen)
     assert found.point.min() >= 0
-    assert (found.point @ T - A[-1] @ T).abs().max() < 1e-9
-    drawn = uniform_alternatives(A[-1], simplex_space(T, seen), 50, generator=seeded(seed))
+    assert (found.point @ T - row @ T).abs().max() < 1e-9
+    drawn = uniform_alternatives(row, simplex_space(T, seen), 50, generator=seeded(seed))
     least = torch.linalg.vector_norm(found.point)
     assert (torch.linalg.vector_norm(drawn, dim=-1) >= least - 1e-9).all()
-    assert torch.linalg.vector_norm(A[-1]) >= least - 1e-9
+    assert torch.linalg.vector_norm(row) >= least - 1e-9
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.02])
@@ -203,7 +205,7 @@ def test_a_long_rows_programs_run_in_parts(tolerance, monkeypatch):
     found = certify_row(row, T, tolerance=tolerance)
     for name in ("lo", "hi"):
         one, other = (getattr(each.intervals, name) for each in (whole, found))
-        torch.testing.assert_close(one, other, atol=1e-7, rtol=0)
+        assert_close(one, other, atol=1e-7, rtol=0)
     assert found.top == whole.top
     assert torch.equal(found.above, whole.above)
     assert len(solver.ends().met) <= 13 < len(before.met)
@@ -215,3 +217,52 @@ def test_the_least_norm_of_a_long_row():
     assert found.gap < 1e-12
     assert found.error < 1e-12
     assert float(found.point.norm()) < float(row.norm())
+
+
+def test_lengths_and_the_farthest_alternative():
+    row, T = random_row(5, 8, 3)
+    solver = RowSolver(row, simplex_space(T), among=torch.arange(8) < 4)
+    point = row.flip(0)
+    expected = torch.linalg.vector_norm((point - row) @ T)
+    assert_close(solver.length(point), expected)
+    ends = solver.ends()
+    moved = [float((row - met).clamp_min(0)[:4].sum()) for met in ends.met]
+    assert max(moved) > 0.01
+    assert torch.equal(solver.farthest(ends), ends.met[int(np.argmax(moved))])
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_radius_is_where_a_cone_program_reaches_the_limit(seed):
+    row, T = random_row(seed, 10, 3)
+    solver, start = RowSolver(row, simplex_space(T)), 0.02
+    costs = normals(seeded(seed), 4, 10)
+    costs[2] = costs[2].abs()
+    costs *= torch.tensor([1, 100, 1, 1]).double()[:, None]
+    below = doubles([0.1, 5.0, 0.0, 0.001])
+    limits = torch.stack([torch.tensor(by_clarabel(c, row, T, start)) for c in costs]) - below
+    # Signs and sums alone prove this one for any length.
+    limits[2] = 0.5 * costs[2].min()
+    found = solver.radius(costs, limits, start)
+    assert found[2] == torch.inf
+    for which in (0, 1, 3):
+        reached = by_clarabel(costs[which], row, T, float(found[which]))
+        assert limits[which] - 1e-7 <= reached <= limits[which] + 0.05 * below[which]
+        assert found[which] > start
+    assert solver.radius(costs[:1], limits[:1] + 1.0, start).tolist() == [start], "not reached"
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_proposal_is_the_least_cost_within_what_is_left_of_the_length(seed):
+    row, T = random_row(seed, 10, 3)
+    cost = normals(seeded(seed), 10)
+    solver = RowSolver(row, simplex_space(T), 0.1)
+    found = solver.proposal(cost, 0 * row, 0.06)
+    assert float(cost @ found) == pytest.approx(by_clarabel(cost, row, T, 0.08), abs=1e-5)
+    # The square of the length is to rise by twice the slope.
+    slope = T @ doubles([0.05, -0.02, 0.03])
+    found = solver.proposal(cost, slope, 0.06)
+    change = found - row
+    assert float(change.sum()) == pytest.approx(0, abs=1e-7)
+    square = float((change @ T).square().sum() + 2 * slope @ change)
+    assert square == pytest.approx(0.08**2, abs=1e-5)
+    assert float(cost @ change) < 0

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from helpers.heads import normals, seeded
 from helpers.layers import TensorLayer, measured
 from helpers.reference import effective_svd
 from identilens.linalg import ProjectedValues
@@ -16,9 +17,9 @@ def summarise(values, projection, weights, visible, block):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("block", [7, 256])
 def test_summary_of_blocks_equals_the_whole_map(causal, block):
-    generator = torch.Generator().manual_seed(1)
-    queries, keys, values = torch.randn(3, 2, 40, 8, generator=generator, dtype=torch.float64)
-    projection = torch.randn(2, 8, 24, generator=generator, dtype=torch.float64)
+    generator = seeded(1)
+    queries, keys, values = normals(generator, 3, 2, 40, 8)
+    projection = normals(generator, 2, 8, 24)
     logits = queries @ keys.mT * 0.5
     visible = torch.ones(40, 40).tril().bool() if causal else None
     logits = logits if visible is None else logits.masked_fill(~visible, -torch.inf)
@@ -42,8 +43,8 @@ def test_summary_of_blocks_equals_the_whole_map(causal, block):
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("n", "block"), [(100, 7), (100, 256), (48, 5), (5, 2), (1, 1)])
 def test_means_over_blocks_of_queries_and_keys(causal, n, block):
-    generator = torch.Generator().manual_seed(n)
-    logits = torch.randn(2, n, n, generator=generator, dtype=torch.float64)
+    generator = seeded(n)
+    logits = normals(generator, 2, n, n)
     if causal:
         logits = logits.masked_fill(~torch.ones(n, n).tril().bool(), -torch.inf)
     projected = ProjectedValues.of(
@@ -80,12 +81,12 @@ def masks(n):
 @pytest.mark.parametrize(("spread", "accuracy"), [(1.0, 1e-6), (3e-4, 1e-4), (1e-5, 1e-4)])
 def test_correlation_of_near_uniform_float32_weights(mask, n, spread, accuracy):
     """Taken over the weights as they are: a spread far below float32's rounding of their squares is no matter."""
-    generator = torch.Generator().manual_seed(n)
-    values = torch.randn(1, n, 8, generator=generator, dtype=torch.float64) + 2
-    projection = torch.randn(1, 8, 24, generator=generator, dtype=torch.float64)
+    generator = seeded(n)
+    values = normals(generator, 1, n, 8) + 2
+    projection = normals(generator, 1, 8, 24)
     visible = masks(n)[mask]
     seen = torch.ones(n, n, dtype=torch.bool) if visible is None else visible
-    logits = spread * torch.randn(1, n, n, generator=generator, dtype=torch.float64)
+    logits = spread * normals(generator, 1, n, n)
     weights = logits.masked_fill(~seen, -torch.inf).softmax(-1).float()
     found = summarise(values.float(), projection.float(), weights, visible, 16)
     effective = effective_svd(
@@ -97,13 +98,13 @@ def test_correlation_of_near_uniform_float32_weights(mask, n, spread, accuracy):
 
 def test_correlation_where_the_ones_all_but_lie_in_the_column_space():
     """[T, 1] counts no more rank than T, and effective attention still is what the projection gives."""
-    n, d_v, generator = 33, 32, torch.Generator().manual_seed(0)
-    normal = torch.randn(n, generator=generator, dtype=torch.float64)
+    n, d_v, generator = 33, 32, seeded()
+    normal = normals(generator, n)
     normal = normal - normal.mean() + 3e-4
-    T = torch.randn(n, d_v, generator=generator, dtype=torch.float64) * torch.logspace(0, -3, d_v)
+    T = normals(generator, n, d_v) * torch.logspace(0, -3, d_v)
     T = T - torch.outer(normal, normal @ T) / normal.square().sum()
-    weights = torch.randn(1, n, n, generator=generator, dtype=torch.float64).softmax(-1)
-    found = summarise(T[None], torch.eye(d_v, dtype=torch.float64)[None], weights, None, 16)
+    weights = normals(generator, 1, n, n).softmax(-1)
+    found = summarise(T[None], torch.eye(d_v).double()[None], weights, None, 16)
     effective = effective_svd(weights[0], T)
     expected = torch.corrcoef(torch.stack([weights[0].flatten(), effective.flatten()]))[0, 1]
     assert float(found.pearson) == pytest.approx(float(expected), abs=1e-9)
@@ -114,11 +115,9 @@ def test_correlation_where_the_ones_all_but_lie_in_the_column_space():
 @pytest.mark.parametrize("mask", ["full", "causal", "window", "prefix"])
 @pytest.mark.parametrize("n", [1, 8, 9, 10, 60])
 def test_simplex_null_share_equals_a_projection_of_each_row(mask, n):
-    generator = torch.Generator().manual_seed(n)
-    values, logits = (
-        torch.randn(2, n, m, generator=generator, dtype=torch.float64) for m in (8, n)
-    )
-    projection = torch.randn(2, 8, 24, generator=generator, dtype=torch.float64)
+    generator = seeded(n)
+    values, logits = (normals(generator, 2, n, m) for m in (8, n))
+    projection = normals(generator, 2, 8, 24)
     visible = masks(n)[mask]
     seen = torch.ones(n, n, dtype=torch.bool) if visible is None else visible
     weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
@@ -142,12 +141,12 @@ def test_simplex_null_share_equals_a_projection_of_each_row(mask, n):
 @pytest.mark.parametrize("mask", ["full", "causal", "window", "prefix"])
 def test_simplex_nullity_is_the_largest_of_the_rows(mask, sink):
     """Tokens that repeat early leave rows of a window free, though its last row is fixed."""
-    generator, n = torch.Generator().manual_seed(3), 30
-    values = torch.randn(2, n, 12, generator=generator, dtype=torch.float64)
+    generator, n = seeded(3), 30
+    values = normals(generator, 2, n, 12)
     values[:, :14] = values[:, :1]
     visible = masks(n)[mask]
     seen = torch.ones(n, n, dtype=torch.bool) if visible is None else visible
-    logits = torch.randn(2, n, n, generator=generator, dtype=torch.float64)
+    logits = normals(generator, 2, n, n)
     weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
     layer = TensorLayer(ProjectedValues(values, 12), weights, visible)
     layer.has_sink = sink

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.heads import random_qkt, seeded
+from helpers.heads import normals, random_qkt, seeded, seeds
 from identilens.measures.attention.logits import (
     check_logit_alternative,
     least_logit_rank,
@@ -15,9 +15,7 @@ from identilens.measures.attention.logits import (
 
 
 @settings(max_examples=15, deadline=None)
-@given(
-    seed=st.integers(0, 10**6), n=st.integers(3, 25), d_k=st.integers(1, 10), d_v=st.integers(1, 10)
-)
+@given(seed=seeds, n=st.integers(3, 25), d_k=st.integers(1, 10), d_v=st.integers(1, 10))
 def test_proposition_3_3(seed, n, d_k, d_v):
     Q, K, T = random_qkt(seed, n, d_k, min(d_v, n - 1))
     logits = Q @ K.T / d_k**0.5
@@ -52,32 +50,25 @@ def test_the_check_sees_what_is_wrong():
 
 
 @settings(max_examples=15, deadline=None)
-@given(
-    seed=st.integers(0, 10**6),
-    n=st.integers(2, 25),
-    rank=st.integers(0, 12),
-    shift=st.floats(-5, 5),
-)
+@given(seed=seeds, n=st.integers(2, 25), rank=st.integers(0, 12), shift=st.floats(-5, 5))
 def test_least_rank_of_weights_made_from_logits_of_known_rank(seed, n, rank, shift):
     # Rows of rank `rank` that sum to zero, and any constants: the softmax takes the constants away again.
     rank = min(rank, n - 1)
     generator = seeded(seed)
-    right = torch.randn(rank, n, generator=generator, dtype=torch.float64)
+    right = normals(generator, rank, n)
     right = right - right.mean(1, keepdim=True)
-    logits = (
-        torch.randn(n, rank, generator=generator, dtype=torch.float64) @ right / max(1, rank) ** 0.5
-    )
+    logits = normals(generator, n, rank) @ right / max(1, rank) ** 0.5
     weights = torch.softmax(logits + shift * torch.randn(n, 1, generator=generator), -1)
     assert int(least_logit_rank(weights, tolerance=1e-10)) == rank
     assert int(least_logit_rank(weights, tolerance=1e-10, choice="first")) == rank
 
 
 def test_no_constants_give_a_smaller_rank():
-    weights = torch.softmax(torch.randn(8, 8, generator=seeded(), dtype=torch.float64), -1)
+    weights = torch.softmax(normals(seeded(), 8, 8), -1)
     least = int(least_logit_rank(weights))
     assert least == 7
     for seed in range(20):
-        constants = 3 * torch.randn(8, 1, generator=seeded(seed), dtype=torch.float64)
+        constants = 3 * normals(seeded(seed), 8, 1)
         assert torch.linalg.matrix_rank(torch.log(weights) + constants) >= least
 
 

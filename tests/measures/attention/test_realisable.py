@@ -4,8 +4,9 @@ from itertools import product
 
 import pytest
 import torch
+from torch.testing import assert_close
 
-from helpers.heads import causal, random_qkt, seeded
+from helpers.heads import causal, doubles, normals, random_qkt, seeded
 from identilens.errors import InputError
 from identilens.measures.attention.realisable import coordinates
 from identilens.measures.attention.realisable.alternative import realisable_alternative
@@ -107,8 +108,8 @@ def test_window_has_no_formula_but_a_count():
 @pytest.mark.parametrize("deficient", ["queries", "keys", "both", "equal keys"])
 def test_rank_deficient_heads_are_counted_and_marked(deficient):
     queries, keys, T = random_qkt(4, 14, 5, 6)
-    cut = torch.diag(torch.tensor([1.0, 1, 1, 0, 0], dtype=torch.float64))
-    mix = torch.linalg.qr(torch.randn(5, 5, generator=seeded(), dtype=torch.float64)).Q
+    cut = torch.diag(doubles([1.0, 1, 1, 0, 0]))
+    mix = torch.linalg.qr(normals(seeded(), 5, 5)).Q
     if deficient in ("queries", "both"):
         queries = queries @ cut @ mix
     if deficient in ("keys", "both"):
@@ -123,7 +124,7 @@ def test_rank_deficient_heads_are_counted_and_marked(deficient):
 
 def test_scaling_and_bias_do_not_change_the_dimension_but_are_used():
     queries, keys, T = random_qkt(4, 12, 5, 6)
-    bias = torch.randn(12, 12, generator=seeded(), dtype=torch.float64)
+    bias = normals(seeded(), 12, 12)
     found = realisable_dimension(softmax_map(queries, keys, T, scaling=0.3, bias=bias))
     assert [found.jacobian_rank, found.weights_rank] == dense_ranks(
         queries, keys, T, None, 0.3, bias
@@ -185,7 +186,7 @@ def test_units_of_queries_and_keys_do_not_matter(unit):
         distance=0.05,
         generator=seeded(),
     )
-    torch.testing.assert_close(scaled.weights, same.weights, atol=1e-7, rtol=0)
+    assert_close(scaled.weights, same.weights, atol=1e-7, rtol=0)
     assert scaled.steps == same.steps
 
 

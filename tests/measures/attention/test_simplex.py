@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from identilens.linalg import ProjectedValues
+from helpers.heads import doubles, normals, seeds
 from identilens.measures.attention.billiard import analytic_centre, uniform_alternatives
 from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.rank import numerical_rank
@@ -28,10 +28,8 @@ def seeded(seed=0):
 
 def random_head(seed, n, d, sharpness=1.0):
     generator = seeded(seed)
-    T = torch.randn(n, d, generator=generator, dtype=torch.float64)
-    return torch.softmax(
-        sharpness * torch.randn(n, n, generator=generator, dtype=torch.float64), -1
-    ), T
+    T = normals(generator, n, d)
+    return torch.softmax(sharpness * normals(generator, n, n), -1), T
 
 
 def causal(n):
@@ -40,7 +38,7 @@ def causal(n):
 
 @settings(max_examples=20, deadline=None)
 @given(
-    seed=st.integers(0, 10**6),
+    seed=seeds,
     n=st.integers(2, 30),
     rank=st.integers(1, 12),
     scale=st.sampled_from([1e-6, 1.0, 1e6]),
@@ -48,52 +46,20 @@ def causal(n):
 def test_the_space_of_values_of_known_rank(seed, n, rank, scale):
     rank = min(rank, n)
     generator = seeded(seed)
-    left = torch.linalg.qr(torch.randn(n, rank, generator=generator, dtype=torch.float64)).Q
-    T = scale * left @ torch.randn(rank, 40, generator=generator, dtype=torch.float64)
+    left = torch.linalg.qr(normals(generator, n, rank)).Q
+    T = scale * left @ normals(generator, rank, 40)
     space = simplex_space(T)
     expected = n - min(n, rank + 1)
     assert space.nullity == expected == int(numerical_rank(T).simplex_nullity)
     augmented = torch.cat([T / scale, torch.ones(n, 1)], 1)
     assert (space.free.T @ augmented).abs().max() < 1e-9 if expected else True
-    assert torch.allclose(
-        space.free.T @ space.free, torch.eye(expected, dtype=torch.float64), atol=1e-9
-    )
+    assert torch.allclose(space.free.T @ space.free, torch.eye(expected).double(), atol=1e-9)
     assert torch.allclose(space.kept @ (space.kept.T @ augmented), augmented, atol=1e-9)
 
 
-def test_values_whose_columns_span_the_constant_lose_no_further_dimension():
-    _, T = random_head(0, 12, 4)
-    T = torch.cat([T, 7 - T.sum(1, keepdim=True)], 1)
-    assert int(torch.linalg.matrix_rank(T)) == 5
-    assert simplex_space(T).nullity == 12 - 5
-
-
-def test_hidden_keys_stay_out_of_the_space():
-    _, T = random_head(0, 12, 3)
-    seen = torch.zeros(12, dtype=torch.bool)
-    seen[[1, 2, 5, 6, 7, 9]] = True
-    space = simplex_space(T, seen)
-    assert space.nullity == 6 - 4
-    assert space.free[~seen].abs().max() == 0
-    assert space.kept[~seen].abs().max() == 0
-    inside = torch.cat([T[seen], torch.ones(6, 1)], 1)
-    assert (space.free[seen].T @ inside).abs().max() < 1e-12
-
-
-def test_rows_that_see_the_same_share_one_space():
-    _, T = random_head(0, 6, 3)
-    mask = causal(6)
-    mask[4] = mask[3]
-    spaces = ProjectedValues.of(T).simplex_spaces(6, mask)
-    assert spaces[4] is spaces[3]
-    assert spaces[5] is not spaces[3]
-
-
 def test_largest_step_by_hand():
-    row = torch.tensor([0.5, 0.3, 0.2, 0.0], dtype=torch.float64)
-    directions = torch.tensor(
-        [[1, -1, 0, 0], [1, 1, -2, 0], [1, 0, 0, -1], [0, 0, 0, 0]], dtype=torch.float64
-    )
+    row = doubles([0.5, 0.3, 0.2, 0.0])
+    directions = doubles([[1, -1, 0, 0], [1, 1, -2, 0], [1, 0, 0, -1], [0, 0, 0, 0]])
     assert largest_step(row.expand(4, 4), directions).tolist() == pytest.approx(
         [0.3, 0.1, 0.0, 0.0]
     )
@@ -103,7 +69,7 @@ def test_largest_step_by_hand():
 @pytest.mark.parametrize("method", METHODS)
 @settings(max_examples=8, deadline=None)
 @given(
-    seed=st.integers(0, 10**6),
+    seed=seeds,
     n=st.integers(2, 16),
     d=st.integers(1, 6),
     sharpness=st.sampled_from([1.0, 6.0, 40.0]),
@@ -136,15 +102,15 @@ def test_the_step_to_the_edge_empties_a_weight():
 @pytest.mark.parametrize("start", [0.2, 1e-7])
 def test_draws_are_uniform_on_a_segment(start):
     # Keys at 0, 1, 1/2: (start + t, start + t, 1 − 2 start − 2t), so the last weight is uniform on [0, 1].
-    row = torch.tensor([start, start, 1 - 2 * start], dtype=torch.float64)
-    T = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64)
+    row = doubles([start, start, 1 - 2 * start])
+    T = doubles([[0.0], [1.0], [0.5]])
     drawn = uniform_alternatives(row, simplex_space(T), 4000, generator=seeded())[:, 2]
     quantiles = torch.quantile(drawn, torch.tensor([0.1, 0.25, 0.5, 0.75, 0.9]).double())
     assert quantiles.tolist() == pytest.approx([0.1, 0.25, 0.5, 0.75, 0.9], abs=0.03)
 
 
 def test_analytic_centre_by_hand():
-    row = torch.tensor([0.05, 0.15, 0.8], dtype=torch.float64)
+    row = doubles([0.05, 0.15, 0.8])
     centre = analytic_centre(row, simplex_space(torch.ones(3, 1)))
     assert centre.point.tolist() == pytest.approx([1 / 3] * 3, abs=1e-7)
 
@@ -153,7 +119,7 @@ def test_one_hot_rows():
     _, T = random_head(1, 12, 2)
     T[0] = T[1:].mean(0)  # inside the others' hull: its one-hot row has many alternatives
     T[1] = 100.0  # a corner: its one-hot row has none
-    A = torch.eye(12, dtype=torch.float64)
+    A = torch.eye(12).double()
     generator = seeded()
     far = far_alternatives(A, T, generator=generator)
     assert not torch.equal(generator.get_state(), seeded().get_state()), "starts are drawn from it"
@@ -173,8 +139,8 @@ def test_one_hot_rows():
 
 
 def test_far_alternative_by_hand_and_beyond_the_samples():
-    row = torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64)
-    T = torch.tensor([[0.0], [1.0], [0.5]], dtype=torch.float64)
+    row = doubles([0.2, 0.2, 0.6])
+    T = doubles([[0.0], [1.0], [0.5]])
     far = far_alternative(row, simplex_space(T), generator=seeded())
     assert far.tolist() == pytest.approx(
         [0.5, 0.5, 0.0], abs=1e-9
@@ -193,11 +159,11 @@ def test_the_farthest_corner_of_small_polytopes_is_found():
     for seed in range(12):
         A, T = random_head(seed, 9, 2, sharpness=3.0)
         kept = torch.cat([T, torch.ones(9, 1)], 1)
-        corners = torch.zeros(0, 9, dtype=torch.float64)
+        corners = torch.zeros(0, 9).double()
         for keys in itertools.combinations(range(9), 3):
             solved = torch.linalg.solve(kept[list(keys)].T, A[0] @ kept)
             if solved.min() >= -1e-12:
-                corner = torch.zeros(1, 9, dtype=torch.float64)
+                corner = torch.zeros(1, 9).double()
                 corner[0, list(keys)] = solved
                 corners = torch.cat([corners, corner])
         farthest = float(total_variation(A[0], corners).max())
@@ -209,18 +175,3 @@ def test_the_farthest_corner_of_small_polytopes_is_found():
         short.append(farthest - found)
     assert max(short) < 0.02
     assert sum(lost > 1e-6 for lost in short) <= 4
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_keys_that_never_move_are_those_outside_the_directions(seed):
-    """Found without the directions, which are as many as the keys; of some keys a value has no like."""
-    generator = seeded(seed)
-    alone = torch.randn(3, 12, generator=generator, dtype=torch.float64)
-    T = torch.cat([torch.randn(20, 2, generator=generator, dtype=torch.float64) @ alone[:2], alone])
-    seen = torch.rand(23, generator=generator) < 0.8
-    seen[-1] = True
-    space = ProjectedValues.of(T).simplex_space(seen)
-    expected = torch.linalg.vector_norm(space.free, dim=1) > 0
-    assert torch.equal(space.movable, expected)
-    assert not space.movable[-1]
-    assert space.nullity == space.free.shape[1]

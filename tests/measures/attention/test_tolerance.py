@@ -4,8 +4,9 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch.testing import assert_close
 
-from helpers.heads import causal
+from helpers.heads import causal, seeded, uniforms
 from helpers.programs import LINE, LINE_ROW, random_row
 from identilens.linalg import head_values
 from identilens.linalg.interior import SharedPrograms
@@ -45,7 +46,7 @@ def test_wider_with_the_tolerance_and_exact_without(n, d, masked):
     exact = attention_intervals(row, T, visible=visible)
     nearly = attention_intervals(row, T, visible=visible, tolerance=1e-10)
     for side in ("lo", "hi"):
-        torch.testing.assert_close(getattr(nearly, side), getattr(exact, side), atol=1e-7, rtol=0)
+        assert_close(getattr(nearly, side), getattr(exact, side), atol=1e-7, rtol=0)
     found = [attention_intervals(row, T, visible=visible, tolerance=one) for one in TOLERANCES]
     for narrow, wide in pairwise(found):
         assert (wide.lo <= narrow.lo + 1e-8).all()
@@ -65,13 +66,13 @@ def test_short_text_is_determined_exactly_and_not_up_to_rounding():
 
 def test_no_alternative_is_outside():
     """A million distributions with nearly the same output, none outside of its interval."""
-    generator = torch.Generator().manual_seed(1)
+    generator = seeded(1)
     for seed in range(10):
         row, T = random_row(seed, 12, 5, 2.0)
         found = attention_intervals(row, T, tolerance=0.05)
         space = head_values(T).simplex_space()
         reach = 0.05 * torch.linalg.norm(row @ T) / space.scales
-        drawn = torch.rand(100_000, 12, generator=generator, dtype=torch.float64).log().neg()
+        drawn = uniforms(generator, 100_000, 12).log().neg()
         points = row + (drawn / drawn.sum(1, keepdim=True) - row) * torch.rand(
             len(drawn), 1, generator=generator
         )
@@ -91,9 +92,9 @@ def test_certain_mass_alone_together_and_between_bounds(tolerance):
     T = random_row(99, 24, 6, 1.0)[1]
     together = certain_weights(rows, T, tolerance=tolerance)
     alone = torch.cat([certain_weights(row[None], T, tolerance=tolerance) for row in rows])
-    torch.testing.assert_close(together, alone, atol=1e-7, rtol=0)
+    assert_close(together, alone, atol=1e-7, rtol=0)
     ends = torch.stack([attention_intervals(row, T, tolerance=tolerance).lo for row in rows])
-    torch.testing.assert_close(together, ends, atol=1e-7, rtol=0)
+    assert_close(together, ends, atol=1e-7, rtol=0)
     bounds = certain_mass_bounds(rows, T, tolerances=(0.0, tolerance), rounds=40)
     for at, expected in enumerate((certain_mass(rows, T), together.sum(1))):
         assert (bounds.lo[at] <= expected + 1e-8).all()
@@ -127,5 +128,5 @@ def test_a_row_without_output_does_not_speak_for_the_others():
     rows[0, :2] = 0.5
     found = certain_mass(rows, T, tolerance=0.1)
     alone = [attention_intervals(row, T, tolerance=0.1).lo.sum() for row in rows[1:]]
-    torch.testing.assert_close(found[1:], torch.stack(alone), atol=1e-6, rtol=0)
+    assert_close(found[1:], torch.stack(alone), atol=1e-6, rtol=0)
     assert float(found[1:].max()) < 0.9

@@ -7,8 +7,9 @@ import pytest
 import torch
 from scipy.stats import bootstrap, spearmanr
 from scipy.stats import t as student
+from torch.testing import assert_close
 
-from helpers.heads import causal, random_weights, seeded
+from helpers.heads import causal, doubles, normals, random_weights, seeded
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals
@@ -25,12 +26,12 @@ from identilens.measures.explanations.orders import OrderBounds, removal_order, 
 
 
 def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=seeded(seed), dtype=torch.float64)
+    return normals(seeded(seed), *shape)
 
 
 def test_a_key_with_all_the_weight_is_removed_with_the_whole_output():
-    T = ProjectedValues.of(torch.tensor([[2.0], [1.0], [0.5]], dtype=torch.float64))
-    weights = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
+    T = ProjectedValues.of(doubles([[2.0], [1.0], [0.5]]))
+    weights = doubles([[1.0, 0.0, 0.0]])
     assert explain_rows(weights, T)["removal"].tolist() == [[2.0, 0.0, 0.0]]
 
 
@@ -48,8 +49,8 @@ def test_agreement_is_scipys_spearman_with_ties_and_hidden_parts(levels):
 
 
 def test_rounding_makes_no_order_and_constant_rows_have_none(unchecked_shapes):
-    scores = torch.tensor([1.0, 0.5, 1e-9, 2e-9, 0.0], dtype=torch.float64)
-    noisy = torch.tensor([1.0, 0.5, 0.0, 1e-9, 3e-9], dtype=torch.float64)
+    scores = doubles([1.0, 0.5, 1e-9, 2e-9, 0.0])
+    noisy = doubles([1.0, 0.5, 0.0, 1e-9, 3e-9])
     assert float(rank_agreement(scores, noisy)) == pytest.approx(1)
     assert rank_agreement(torch.ones(4), torch.arange(4.0)).isnan()
     with pytest.raises(InputError, match="same parts"):
@@ -58,14 +59,10 @@ def test_rounding_makes_no_order_and_constant_rows_have_none(unchecked_shapes):
 
 def test_scores_a_rounding_apart_are_equal_wherever_they_lie_and_others_are_not(unchecked_shapes):
     """On a grid of 1e-6, the first pair fell on both sides of a boundary, and the second into one cell."""
-    near = torch.tensor([1.0, 0.5 + 5e-7 + 1e-12, 0.5 + 5e-7 - 1e-12], dtype=torch.float64)
-    assert float(
-        rank_agreement(near, torch.tensor([1.0, 0.5, 0.5], dtype=torch.float64))
-    ) == pytest.approx(1)
-    apart = torch.tensor([1.0, 3.4e-6, 2.2e-6, 0.9e-6], dtype=torch.float64)
-    assert float(
-        rank_agreement(apart, torch.tensor([4.0, 3.0, 2.0, 1.0], dtype=torch.float64))
-    ) == pytest.approx(1)
+    near = doubles([1.0, 0.5 + 5e-7 + 1e-12, 0.5 + 5e-7 - 1e-12])
+    assert float(rank_agreement(near, doubles([1.0, 0.5, 0.5]))) == pytest.approx(1)
+    apart = doubles([1.0, 3.4e-6, 2.2e-6, 0.9e-6])
+    assert float(rank_agreement(apart, doubles([4.0, 3.0, 2.0, 1.0]))) == pytest.approx(1)
     orders = {tuple(removal_order(near, seeded(seed)).tolist()) for seed in range(20)}
     assert orders == {(0, 1, 2), (0, 2, 1)}
     assert {tuple(removal_order(apart, seeded(seed)).tolist()) for seed in range(20)} == {
@@ -93,8 +90,8 @@ def test_with_a_tolerance_the_agreement_is_the_cosine_of_ranks_and_not_spearmans
 
 
 def test_effects_within_the_noise_floor_are_ties():
-    scores = torch.tensor([4.0, 3.0, 2.0, 1.0], dtype=torch.float64)
-    effects = torch.tensor([0.5, 0.1, 2e-5, 9e-5], dtype=torch.float64)
+    scores = doubles([4.0, 3.0, 2.0, 1.0])
+    effects = doubles([0.5, 0.1, 2e-5, 9e-5])
     assert float(rank_agreement(scores, effects)) == pytest.approx(0.8)
     assert float(rank_agreement(scores, effects, floor=1e-4)) == pytest.approx(0.949, abs=1e-3)
     assert rank_agreement(scores, effects * 1e-4, floor=1e-4).isnan()
@@ -137,7 +134,7 @@ def test_groups_and_a_pool_of_an_additive_effect():
     parts = torch.tensor([5.0, 1.0, 4.0, 2.0, 3.0, 0.5])
     found = order_bounds(lambda sets: sets.float() @ parts, parts, [1, 2, 4], pool=4)
     assert (found.lowest, found.highest) == pytest.approx(((0.5 + 1.5 + 6.5) / 3, (5 + 9 + 14) / 3))
-    known = torch.tensor([9.0, 2.0], dtype=torch.float64)
+    known = doubles([9.0, 2.0])
     wider = order_bounds(lambda sets: sets.float() @ parts, parts, [1, 2, 4], pool=4, known=known)
     assert (wider.lowest, wider.highest) == pytest.approx((2.0, 28 / 3))
     assert normalised_area(torch.ones(2), OrderBounds(1.0, 1.0)).isnan().all()
@@ -169,14 +166,14 @@ def test_explanations_of_rows_are_those_of_whole_maps_and_of_plain_formulas(mask
             "certain": attention_intervals(weights[row], T, visible=None if visible is None else visible[row]).lo[keys],
         }  # fmt: skip
         for name, scores in expected.items():
-            torch.testing.assert_close(found[name][at, keys], scores, rtol=1e-7, atol=1e-9)
+            assert_close(found[name][at, keys], scores, rtol=1e-7, atol=1e-9)
             assert float(found[name][at].sum()) == pytest.approx(float(scores.sum()), abs=1e-8)
 
 
 def test_value_zeroing_is_the_cosine_distance():
     output, without = drawn(3, 6), drawn(4, 3, 6, seed=1)
     expected = 1 - torch.nn.functional.cosine_similarity(without, output, dim=-1)
-    torch.testing.assert_close(value_zeroing(output, without), expected.mT)
+    assert_close(value_zeroing(output, without), expected.mT)
 
 
 SKEWED = {
@@ -207,7 +204,7 @@ def test_intervals_of_many_texts_are_those_of_scipys_bootstrap():
 
 def test_few_very_many_and_nearly_equal_texts_have_students_interval():
     """Resamples of very many texts would take gigabytes."""
-    few, many, even = drawn(5), drawn(400_000), torch.ones(50, dtype=torch.float64)
+    few, many, even = drawn(5), drawn(400_000), torch.ones(50).double()
     assert bootstrap_interval(even) == Interval(1.0, 1.0, 1.0)
     even[:2] = torch.tensor([0.5, 1 - 1e-9])
     for values in (few, many, even):

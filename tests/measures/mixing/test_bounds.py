@@ -4,7 +4,9 @@ from itertools import combinations, product
 
 import pytest
 import torch
+from torch.testing import assert_close
 
+from helpers.heads import seeded
 from identilens.linalg import ProjectedValues
 from identilens.measures.mixing import HeadRows, rollout_bounds
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
@@ -14,7 +16,7 @@ N, D_V = 5, 2
 
 def heads(seed, layers=2, number=2, n=N, d_v=D_V, visible=None):
     """Heads with random values and weights, of every layer."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     found = []
     for _ in range(layers):
         layer = []
@@ -108,8 +110,8 @@ def test_the_whole_product_of_vertices_has_the_same_ends():
         maps = torch.stack(one).reshape(2, 1, 3, 3)
         values.append(rolled([list(layer) for layer in maps]))
     every, found = torch.stack(values), rollout_bounds(layers, torch.eye(3).double())
-    torch.testing.assert_close(found.lo.mT, every.amin(0), atol=1e-9, rtol=0)
-    torch.testing.assert_close(found.hi.mT, every.amax(0), atol=1e-9, rtol=0)
+    assert_close(found.lo.mT, every.amin(0), atol=1e-9, rtol=0)
+    assert_close(found.hi.mT, every.amax(0), atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize("visible", [None, torch.ones(9, 9, dtype=torch.bool).tril()])
@@ -117,7 +119,7 @@ def test_value_and_witnesses_are_rollouts_and_alternatives_are_inside(visible):
     layers = heads(5, layers=3, number=2, n=9, d_v=3, visible=visible)
     found = rollout_bounds(layers, torch.eye(9).double()[:4], witnesses=True)
     plain = rolled([[head.weights for head in layer] for layer in layers])
-    torch.testing.assert_close(found.value, plain[:, :4].mT)
+    assert_close(found.value, plain[:, :4].mT)
     ends = []
     for maps, end in ((found.least_maps, found.lo), (found.greatest_maps, found.hi)):
         assert maps is not None
@@ -125,7 +127,7 @@ def test_value_and_witnesses_are_rollouts_and_alternatives_are_inside(visible):
             chosen = [list(layer[functional]) for layer in maps]
             for layer, new in zip(layers, chosen, strict=True):
                 for head, map_ in zip(layer, new, strict=True):
-                    torch.testing.assert_close(
+                    assert_close(
                         map_ @ head.projected.values,
                         head.weights @ head.projected.values,
                         atol=1e-9,
@@ -133,11 +135,9 @@ def test_value_and_witnesses_are_rollouts_and_alternatives_are_inside(visible):
                     )
                     assert map_.min() >= 0
                     assert head.visible is None or not map_.masked_fill(head.visible, 0).any()
-            torch.testing.assert_close(
-                rolled(chosen)[:, functional], end[functional], atol=1e-9, rtol=0
-            )
+            assert_close(rolled(chosen)[:, functional], end[functional], atol=1e-9, rtol=0)
             ends.append(chosen)
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     for _ in range(20):
         # Mixtures of what is allowed are allowed: each row of each head by its own share.
         one, other = (ends[int(torch.randint(len(ends), (), generator=generator))] for _ in "ab")
@@ -155,8 +155,8 @@ def test_value_and_witnesses_are_rollouts_and_alternatives_are_inside(visible):
 def test_rows_without_alternatives_give_a_point():
     layers = heads(7, n=4, d_v=4)
     found = rollout_bounds(layers, torch.eye(4).double())
-    torch.testing.assert_close(found.lo, found.value, atol=1e-15, rtol=0)
-    torch.testing.assert_close(found.hi, found.value, atol=1e-15, rtol=0)
+    assert_close(found.lo, found.value, atol=1e-15, rtol=0)
+    assert_close(found.hi, found.value, atol=1e-15, rtol=0)
 
 
 def test_some_queries_have_the_bounds_of_all():
@@ -164,8 +164,8 @@ def test_some_queries_have_the_bounds_of_all():
     every, some = (
         rollout_bounds(layers, torch.eye(N).double(), queries=queries) for queries in (None, [3, 1])
     )
-    torch.testing.assert_close(some.lo, every.lo[:, [3, 1]], atol=1e-12, rtol=0)
-    torch.testing.assert_close(some.hi, every.hi[:, [3, 1]], atol=1e-12, rtol=0)
+    assert_close(some.lo, every.lo[:, [3, 1]], atol=1e-12, rtol=0)
+    assert_close(some.hi, every.hi[:, [3, 1]], atol=1e-12, rtol=0)
 
 
 def test_bounds_widen_with_the_tolerance():
@@ -173,7 +173,7 @@ def test_bounds_widen_with_the_tolerance():
     ends = [
         rollout_bounds(layers, torch.eye(N).double(), tolerance=size) for size in (0.0, 1e-9, 0.1)
     ]
-    torch.testing.assert_close(ends[1].lo, ends[0].lo, atol=1e-6, rtol=0)
+    assert_close(ends[1].lo, ends[0].lo, atol=1e-6, rtol=0)
     assert (ends[2].lo <= ends[0].lo + 1e-9).all()
     assert (ends[2].hi >= ends[0].hi - 1e-9).all()
     assert (ends[2].hi - ends[2].lo).mean() > 1.1 * (ends[0].hi - ends[0].lo).mean()

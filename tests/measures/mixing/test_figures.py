@@ -24,18 +24,6 @@ def random():
     return random_mixing(tokens)
 
 
-def test_array_and_names_give_back_what_went_in(random):
-    arrays, result = random
-    for text, array in enumerate(arrays):
-        np.testing.assert_array_equal(result.array(text), array)
-    np.testing.assert_allclose(result.array(1, measure="raw_rollout"), arrays[1] ** 2, rtol=1e-6)
-    assert result.names(0) == ["[CLS]", "a", "[SEP]", "[SEP]"]
-    with pytest.raises(InputError, match="texts"):
-        result.array(2)
-    with pytest.raises(InputError, match="encoder"):
-        result.array(0, "cross")
-
-
 def test_own_contribution_and_largest(random):
     arrays, result = random
     own = result.own()
@@ -70,13 +58,9 @@ def test_neighbour_groups_by_loops(random):
     arrays, result = random
     found = neighbour_groups(result.table)
     groups = {
-        "1st": (1, 1),
-        "2nd": (2, 2),
-        "3rd": (3, 3),
-        "4th-5th": (4, 5),
-        "6th-10th": (6, 10),
+        "1st": (1, 1), "2nd": (2, 2), "3rd": (3, 3), "4th-5th": (4, 5), "6th-10th": (6, 10),
         "11th onwards": (11, 99),
-    }
+    }  # fmt: skip
     assert found["group"].unique(maintain_order=True).to_list() == list(groups)
     for name, (low, high) in groups.items():
         means = []

@@ -2,8 +2,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
-from helpers.heads import random_weights, seeded
+from helpers.heads import normals, random_weights, seeded, seeds, uniforms
 from identilens.measures.attention.simplex import largest_step
 from identilens.measures.structure import circularity, efficient_attention, equivalent
 from identilens.measures.structure.classes import RELATIONS
@@ -13,13 +14,13 @@ def moved(weights, T, seed, share=0.5, ones=True):
     """Other weights with the same output; with ``ones`` on the simplex too."""
     columns = torch.cat([T, torch.ones(len(T), 1, dtype=T.dtype)], 1) if ones else T
     basis = torch.linalg.qr(columns).Q
-    noise = torch.randn(weights.shape, generator=seeded(seed), dtype=torch.float64)
+    noise = normals(seeded(seed), weights.shape)
     noise = noise - noise @ basis @ basis.mT
     return weights + share * largest_step(weights, noise)[:, None] * noise
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@given(seed=st.integers(0, 10**6))
+@given(seed=seeds)
 @settings(max_examples=25, deadline=None)
 def test_they_are_equivalence_relations(relation, seed):
     one, T = random_weights(seed, 12, 4)
@@ -28,7 +29,7 @@ def test_they_are_equivalence_relations(relation, seed):
     for first in (one, two, three):
         for second in (one, two, three):
             assert equivalent(first, second, T, relation=relation)
-            torch.testing.assert_close(
+            assert_close(
                 efficient_attention(first, T).efficient, efficient_attention(second, T).efficient
             )
     other = random_weights(seed + 3, 12, 4)[0]
@@ -37,14 +38,14 @@ def test_they_are_equivalence_relations(relation, seed):
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
-@given(seed=st.integers(0, 10**6), tolerance=st.floats(1e-6, 1e-2))
+@given(seed=seeds, tolerance=st.floats(1e-6, 1e-2))
 @settings(max_examples=25, deadline=None)
 def test_tolerances_add_up(relation, seed, tolerance):
     one, T = random_weights(seed, 10, 4)
     generator = seeded(seed + 1)
 
     def near(weights):
-        noise = torch.rand(10, 10, generator=generator, dtype=torch.float64)
+        noise = uniforms(generator, 10, 10)
         other = noise / noise.sum(-1, keepdim=True)
         return weights + 0.9 * tolerance / 2 * (other - weights)
 
@@ -76,7 +77,7 @@ def test_the_finer_relations_live_on_distributions():
 
 def test_the_output_projection_counts():
     one, V = random_weights(1, 12, 4)
-    lost = torch.zeros(4, 6, dtype=torch.float64)
+    lost = torch.zeros(4, 6).double()
     lost[:2, :2] = torch.eye(2)
     two = moved(one, V @ lost[:, :2], 3)
     assert equivalent(one, two, V, lost)
@@ -95,7 +96,7 @@ def test_random_texts_share_what_chance_gives():
     assert found.freedom.tolist() == [10, 10, 10]
     assert bool((found.first < 1e-12).all())
     assert bool(found.disagree(1e-6).all())
-    torch.testing.assert_close(found.overlap, found.chance, atol=0.2, rtol=0)
+    assert_close(found.overlap, found.chance, atol=0.2, rtol=0)
     many = torch.stack(
         [circularity(weights, first, heads_of(seed)[1]).overlap for seed in range(200, 240)]
     )
@@ -105,11 +106,11 @@ def test_random_texts_share_what_chance_gives():
 def test_equal_values_agree_on_everything():
     weights, first = heads_of(7)
     found = circularity(weights, first, 3 * first)
-    torch.testing.assert_close(found.overlap, torch.ones(3, dtype=torch.float64))
+    assert_close(found.overlap, torch.ones(3).double())
     assert not bool(found.disagree(1e-6).any())
     assert bool((found.moved > 0.01).all())
     again = circularity(weights, first, 3 * first)
-    torch.testing.assert_close(again.moved, found.moved)
+    assert_close(again.moved, found.moved)
 
 
 def test_nothing_moves_where_nothing_is_free():

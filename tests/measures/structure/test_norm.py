@@ -2,13 +2,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
-from helpers.heads import seeded
+from helpers.heads import doubles, normals, seeded, seeds, uniforms
 from identilens.errors import InputError
 from identilens.measures.structure import matrix_norms, positive_structure, structure_norm
 
-ANTIDIAGONAL = torch.eye(4, dtype=torch.float64).flip(-1)
-IDENTITY = torch.eye(4, dtype=torch.float64)
+ANTIDIAGONAL = torch.eye(4).double().flip(-1)
+IDENTITY = torch.eye(4).double()
 EPSILON = 0.01
 
 
@@ -18,29 +19,27 @@ def draft_structure():
 
 def random_case(seed, n=5):
     generator = seeded(seed)
-    matrices = torch.randn(2, n, n, generator=generator, dtype=torch.float64)
-    return matrices, torch.rand(n, n, generator=generator, dtype=torch.float64) + 1e-3
+    matrices = normals(generator, 2, n, n)
+    return matrices, uniforms(generator, n, n) + 1e-3
 
 
-@given(seed=st.integers(0, 10**6), factor=st.floats(-50, 50))
+@given(seed=seeds, factor=st.floats(-50, 50))
 @settings(max_examples=50, deadline=None)
 def test_the_axioms_of_a_norm(seed, factor):
     (one, two), W = random_case(seed)
     assert float(structure_norm(one, W)) > 0
     assert float(structure_norm(torch.zeros_like(one), W)) == 0
-    torch.testing.assert_close(
-        structure_norm(factor * one, W), abs(factor) * structure_norm(one, W)
-    )
+    assert_close(structure_norm(factor * one, W), abs(factor) * structure_norm(one, W))
     assert (
         float(structure_norm(one + two, W))
         <= float(structure_norm(one, W) + structure_norm(two, W)) + 1e-12
     )
-    torch.testing.assert_close(structure_norm(one - two, W), structure_norm(two - one, W))
+    assert_close(structure_norm(one - two, W), structure_norm(two - one, W))
 
 
 def test_a_single_entry_is_never_lost():
     for place in range(9):
-        one = torch.zeros(9, dtype=torch.float64)
+        one = torch.zeros(9).double()
         one[place] = 1e-9
         assert (
             float(structure_norm(one.reshape(3, 3), torch.full((3, 3), 1e-3, dtype=torch.float64)))
@@ -59,31 +58,9 @@ def test_the_numbers_of_the_draft():
     assert float(structure_norm(ANTIDIAGONAL - IDENTITY, W)) == pytest.approx((1 + EPSILON) / 4)
 
 
-def test_the_other_norms_see_no_difference():
-    one, two = (matrix_norms(matrix, draft_structure()) for matrix in (ANTIDIAGONAL, IDENTITY))
-    assert (
-        (one.one, one.infinity, one.frobenius)
-        == (two.one, two.infinity, two.frobenius)
-        == (1, 1, 2)
-    )
-    assert one.structure != two.structure
-
-
-def test_similar_information_has_a_similar_norm():
-    """The draft's second example: two entries of 0.1 beside the antidiagonal, weighed by the antidiagonal."""
-    W = draft_structure().flip(-1)
-    other = ANTIDIAGONAL.clone()
-    other[0, 0] = other[2, 3] = 0.1
-    assert float(structure_norm(other, W)) == pytest.approx(1 / 4 + 0.2 * EPSILON / 16)
-    assert float(structure_norm(ANTIDIAGONAL - other, W)) == pytest.approx(0.2 * EPSILON / 16)
-    assert float(structure_norm(ANTIDIAGONAL - IDENTITY, W)) > 1000 * float(
-        structure_norm(ANTIDIAGONAL - other, W)
-    )
-
-
 def test_norms_by_hand():
-    matrix = torch.tensor([[3.0, -4.0], [0.0, 1.0]], dtype=torch.float64)
-    W = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64)
+    matrix = doubles([[3.0, -4.0], [0.0, 1.0]])
+    W = doubles([[1.0, 2.0], [3.0, 4.0]])
     found = matrix_norms(matrix, W)
     assert found.structure == pytest.approx((3 + 8 + 4) / 4)
     assert (found.one, found.infinity) == (5, 7)
@@ -95,4 +72,4 @@ def test_zeros_make_it_a_seminorm_and_are_refused():
         structure_norm(ANTIDIAGONAL, IDENTITY)
     W = positive_structure(IDENTITY, 0.1)
     assert float(structure_norm(ANTIDIAGONAL, W)) == pytest.approx(0.1 / 4)
-    torch.testing.assert_close(positive_structure(torch.zeros(2, 2)), torch.ones(2, 2))
+    assert_close(positive_structure(torch.zeros(2, 2)), torch.ones(2, 2))

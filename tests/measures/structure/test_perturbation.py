@@ -2,8 +2,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
-from helpers.heads import random_weights
+from helpers.heads import random_weights, seeds
 from identilens.errors import InputError
 from identilens.measures.structure import (
     perturbation_directions,
@@ -18,7 +19,7 @@ def case(seed, n=10):
     return weights, structure_weights(weights, 0.12)
 
 
-@given(seed=st.integers(0, 10**6), share=st.floats(0, 1))
+@given(seed=seeds, share=st.floats(0, 1))
 @settings(max_examples=30, deadline=None)
 def test_every_move_stays_on_the_simplex(seed, share):
     weights, W = case(seed)
@@ -26,7 +27,7 @@ def test_every_move_stays_on_the_simplex(seed, share):
         size = share * float(torch.linalg.matrix_norm(direction))
         after = perturbed(weights, direction, size)
         assert float(after.min()) >= 0
-        torch.testing.assert_close(after.sum(-1), torch.ones(10, dtype=torch.float64))
+        assert_close(after.sum(-1), torch.ones(10).double())
         assert float(torch.linalg.matrix_norm(after - weights)) == pytest.approx(size, abs=1e-9)
 
 
@@ -35,7 +36,7 @@ def test_aware_moves_keep_the_structure_and_breaking_ones_take_it():
     inside = W > 0
     moves = perturbation_directions(weights, W)
     assert float((moves["aware"] * inside).abs().max()) == 0
-    torch.testing.assert_close((weights + moves["breaking"]) * inside, torch.zeros_like(weights))
+    assert_close((weights + moves["breaking"]) * inside, torch.zeros_like(weights))
     size = 0.3
     kept, broken = (perturbed(weights, moves[name], size) for name in ("aware", "breaking"))
     floor = W.clamp_min(1e-3)
@@ -69,12 +70,12 @@ def test_rows_are_split_at_their_median_or_in_the_middle():
 
 
 def test_sizes_reach_from_nothing_to_the_whole_direction():
-    weights = torch.eye(3, dtype=torch.float64)
+    weights = torch.eye(3).double()
     whole = perturbation_directions(weights, torch.ones(3, 3).tril())["random"]
     reach = float(whole.norm())
-    torch.testing.assert_close(perturbed(weights, whole, reach), weights + whole)
-    torch.testing.assert_close(perturbed(weights, whole, 0.0), weights)
-    torch.testing.assert_close(perturbed(weights, 0 * whole, 0.0), weights)
+    assert_close(perturbed(weights, whole, reach), weights + whole)
+    assert_close(perturbed(weights, whole, 0.0), weights)
+    assert_close(perturbed(weights, 0 * whole, 0.0), weights)
     for size in (-1e-3, reach * (1 + 1e-6)):
         with pytest.raises(InputError, match="size"):
             perturbed(weights, whole, size)

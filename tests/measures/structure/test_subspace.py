@@ -2,8 +2,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
-from helpers.heads import random_weights, seeded
+from helpers.heads import doubles, normals, random_weights, seeded, seeds
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.structure import against_subspace
@@ -12,9 +13,7 @@ from identilens.measures.structure.subspace import Subspace, column_projector, s
 
 def texts(seed, count, n=10, rank=2, heads=2):
     generator = seeded(seed)
-    return [
-        torch.randn(heads, n, rank, generator=generator, dtype=torch.float64) for _ in range(count)
-    ]
+    return [normals(generator, heads, n, rank) for _ in range(count)]
 
 
 def spanned(tensors, d_model=16):
@@ -22,7 +21,7 @@ def spanned(tensors, d_model=16):
     return subspace_of(gram, len(tensors), d_model)
 
 
-@given(seed=st.integers(0, 10**6), count=st.integers(1, 7))
+@given(seed=seeds, count=st.integers(1, 7))
 @settings(max_examples=30, deadline=None)
 def test_r_is_the_span_of_all_columns(seed, count):
     given_texts = texts(seed, count)
@@ -32,11 +31,9 @@ def test_r_is_the_span_of_all_columns(seed, count):
     assert space.dimension.tolist() == torch.linalg.matrix_rank(stacked).tolist()
     for head in range(2):
         basis = space.basis(head)
-        torch.testing.assert_close(basis.mT @ basis, torch.eye(basis.shape[1], dtype=torch.float64))
-        torch.testing.assert_close(basis @ basis.mT @ stacked[head], stacked[head])
-    torch.testing.assert_close(
-        space.eigenvalues.sum(-1), torch.full((2,), 2.0, dtype=torch.float64)
-    )
+        assert_close(basis.mT @ basis, torch.eye(basis.shape[1]).double())
+        assert_close(basis @ basis.mT @ stacked[head], stacked[head])
+    assert_close(space.eigenvalues.sum(-1), torch.full((2,), 2.0, dtype=torch.float64))
 
 
 def test_what_is_orthogonal_to_r_is_in_every_kernel():
@@ -45,17 +42,17 @@ def test_what_is_orthogonal_to_r_is_in_every_kernel():
     weights = random_weights(0, 10, 2)[0].expand(2, -1, -1)
     left = weights - space.project(weights)
     for one in given_texts:
-        torch.testing.assert_close(left @ one, torch.zeros(2, 10, 2, dtype=torch.float64))
+        assert_close(left @ one, torch.zeros(2, 10, 2).double())
 
 
 def test_a_direction_of_every_text_stands_out():
     """The weighted version: R is full, but one direction is in all texts and the others in one of them each."""
-    common = torch.nn.functional.normalize(torch.ones(1, 10, 1, dtype=torch.float64), dim=1)
+    common = torch.nn.functional.normalize(torch.ones(1, 10, 1).double(), dim=1)
     many = [torch.cat([common, one[:1, :, :1]], -1) for one in texts(2, 40)]
     space = spanned(many)
     assert space.dimension.tolist() == [10]
     assert space.dimension_at(0.9).tolist() == [1]
-    torch.testing.assert_close(space.basis(0, 0.9).abs(), common[0])
+    assert_close(space.basis(0, 0.9).abs(), common[0])
     assert float(space.eigenvalues[0, 0]) == pytest.approx(1)
     assert float(space.eigenvalues[0, 1]) < 0.5
     assert 1 < int(space.effective_dimension(0.95)) <= 10
@@ -64,7 +61,7 @@ def test_a_direction_of_every_text_stands_out():
 
 def test_the_tolerance_drops_rounding():
     one = texts(3, 1)[0]
-    noisy = one * (1 + 1e-8 * torch.randn(one.shape, generator=seeded(4), dtype=torch.float64))
+    noisy = one * (1 + 1e-8 * normals(seeded(4), one.shape))
     space = spanned([one, noisy])
     assert space.dimension.tolist() == [2, 2]
     assert space.tolerance == pytest.approx(16 * 1.1920929e-07)
@@ -78,14 +75,12 @@ def test_texts_of_r_lie_inside_it():
     column, rank = column_projector(ProjectedValues(given_texts[0], 16))
     assert rank.tolist() == [2, 2]
     found = against_subspace(weights, column, space.projector())
-    torch.testing.assert_close(
-        found.outside, torch.zeros(2, dtype=torch.float64), atol=1e-10, rtol=0
-    )
-    torch.testing.assert_close(found.ignored_dimension, torch.full((2,), 4.0, dtype=torch.float64))
+    assert_close(found.outside, torch.zeros(2).double(), atol=1e-10, rtol=0)
+    assert_close(found.ignored_dimension, torch.full((2,), 4.0, dtype=torch.float64))
     kept = space.project(weights)
     seen = weights @ column
     share = (kept - seen).square().sum((-2, -1)) / weights.square().sum((-2, -1))
-    torch.testing.assert_close(found.ignored, share)
+    assert_close(found.ignored, share)
 
 
 def test_a_new_text_lies_partly_outside():
@@ -111,7 +106,7 @@ def test_a_share_outside_its_range_is_refused():
 
 
 def test_directions_are_chosen_by_their_share_of_texts():
-    values = torch.tensor([[1.0, 0.9, 0.06, 0.04, 0.0]], dtype=torch.float64)
+    values = doubles([[1.0, 0.9, 0.06, 0.04, 0.0]])
     held = Subspace(values, torch.eye(5).double()[None], torch.tensor([4]), 1e-9, 50)
     for share, kept in ((0.0, 4), (0.04, 4), (0.05, 3), (0.9, 2), (1.0, 1)):
         assert held.basis(0, share).shape == (5, kept)

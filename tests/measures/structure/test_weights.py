@@ -2,6 +2,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
 from helpers.heads import random_weights
 from identilens.measures.structure import cut, pattern_scores, structure_weights
@@ -15,13 +16,11 @@ def stack(count=5, n=8):
 
 def test_by_hand():
     summed = torch.tensor([[0.9, 0.1], [0.3, 0.3], [0.05, 0.1]])
-    torch.testing.assert_close(cut(summed, 0.3), torch.tensor([[0.9, 0.0], [0.3, 0.3], [0.0, 0.0]]))
-    torch.testing.assert_close(
-        structure_weights(summed, 0.3), torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]])
-    )
+    assert_close(cut(summed, 0.3), torch.tensor([[0.9, 0.0], [0.3, 0.3], [0.0, 0.0]]))
+    assert_close(structure_weights(summed, 0.3), torch.tensor([[1.0, 0.0], [0.5, 0.5], [0.0, 0.0]]))
     assert torch.equal(structure_weights(summed, 0.3, scale="sum"), structure_weights(summed, 0.3))
-    torch.testing.assert_close(cut(summed, 0.3, 0.5)[2], torch.tensor([0.025, 0.05]))
-    torch.testing.assert_close(cut(summed, 0.3, torch.square)[0], torch.tensor([0.9, 0.01]))
+    assert_close(cut(summed, 0.3, 0.5)[2], torch.tensor([0.025, 0.05]))
+    assert_close(cut(summed, 0.3, torch.square)[0], torch.tensor([0.9, 0.01]))
 
 
 @given(threshold=st.floats(0, 1), count=st.integers(1, 6))
@@ -30,13 +29,13 @@ def test_the_mean_at_l_is_the_sum_at_n_l(threshold, count):
     weights = stack(count)
     summed = torch.stack(weights).sum(0)
     W = structure_weights(summed / count, threshold)
-    torch.testing.assert_close(
+    assert_close(
         W,
         structure_weights(summed / count, threshold * count, texts=count, scale="sum"),
         atol=1e-9,
         rtol=0,
     )
-    torch.testing.assert_close(W, normalise_rows(cut(summed, threshold * count)), atol=1e-9, rtol=0)
+    assert_close(W, normalise_rows(cut(summed, threshold * count)), atol=1e-9, rtol=0)
     sums = W.sum(-1)
     assert bool(((sums - 1).abs() < 1e-9).logical_or(sums == 0).all())
 
@@ -44,34 +43,31 @@ def test_the_mean_at_l_is_the_sum_at_n_l(threshold, count):
 def test_cutting_nothing_keeps_the_mean():
     weights = stack()
     mean = torch.stack(weights).mean(0)
-    torch.testing.assert_close(structure_weights(mean, 0.0), mean)
+    assert_close(structure_weights(mean, 0.0), mean)
 
 
 N = 12
-EYE = torch.eye(N, dtype=torch.float64)
+EYE = torch.eye(N).double()
 
 
 def blocks(place):
-    W = torch.zeros(N, N, dtype=torch.float64)
+    W = torch.zeros(N, N).double()
     W[:place, :place] = 1
     W[place:, place:] = 1
     return normalise_rows(W)
 
 
 def column(place):
-    W = torch.zeros(N, N, dtype=torch.float64)
+    W = torch.zeros(N, N).double()
     W[:, place] = 1
     return W
 
 
 CASES = {
-    "diagonal": (EYE, None),
-    "offset": (torch.diag(torch.ones(N - 2, dtype=torch.float64), -2) + 1e-6, -2),
-    "antidiagonal": (EYE.flip(-1), None),
-    "block": (blocks(5), 5),
-    "vertical": (column(7), 7),
+    "diagonal": (EYE, None), "offset": (torch.diag(torch.ones(N - 2).double(), -2) + 1e-6, -2),
+    "antidiagonal": (EYE.flip(-1), None), "block": (blocks(5), 5), "vertical": (column(7), 7),
     "uniform": (torch.full((N, N), 1 / N, dtype=torch.float64), None),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("pattern", CASES)

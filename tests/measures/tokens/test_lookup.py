@@ -3,6 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from helpers.heads import seeded
 from identilens.measures.tokens import lookup
 from identilens.measures.tokens.lookup import look_up
 
@@ -43,7 +44,7 @@ def plain(predicted, inputs, lengths, distance, offset=0, ids=None):
 def test_agrees_with_a_search_token_by_token(distance, offset, lengths, seed, budget):
     if max(lengths) <= abs(offset):
         lengths = [*lengths, 4]
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     n = sum(lengths)
     inputs = torch.randn(n, 3, generator=generator)
     predicted = inputs + torch.randn(n, 3, generator=generator)
@@ -64,7 +65,7 @@ def test_agrees_with_a_search_token_by_token(distance, offset, lengths, seed, bu
 
 @pytest.mark.parametrize("distance", ["cosine", "l2"])
 def test_exact_predictions_are_recovered(distance):
-    inputs = torch.randn(12, 4, generator=torch.Generator().manual_seed(0))
+    inputs = torch.randn(12, 4, generator=seeded())
     found = look_up(inputs, inputs, [5, 7], distance=distance)
     assert found.rate == 1.0
     assert found.chance == pytest.approx(2 / 12)
@@ -97,14 +98,14 @@ def test_duplicates_share_the_credit(distance):
 
 @pytest.mark.parametrize("distance", ["cosine", "l2"])
 def test_wide_duplicates_tie_in_float32(distance):
-    vectors = torch.randn(3, 384, generator=torch.Generator().manual_seed(1)) * 20
+    vectors = torch.randn(3, 384, generator=seeded(1)) * 20
     inputs = vectors.repeat(17, 1)
     assert look_up(inputs, inputs, [51], distance=distance).rate == pytest.approx(1 / 17)
 
 
 def test_repeated_tokens_at_their_own_positions():
-    token = torch.randn(2, 4, generator=torch.Generator().manual_seed(0))
-    position = 0.1 * torch.randn(4, 4, generator=torch.Generator().manual_seed(1))
+    token = torch.randn(2, 4, generator=seeded())
+    position = 0.1 * torch.randn(4, 4, generator=seeded(1))
     ids = torch.tensor([0, 1, 0, 1])
     inputs = token[ids] + position
     swapped = inputs[[2, 3, 0, 1]]
@@ -115,7 +116,7 @@ def test_repeated_tokens_at_their_own_positions():
 
 
 def test_one_prediction_for_all_scores_chance():
-    inputs = torch.randn(10, 4, generator=torch.Generator().manual_seed(0))
+    inputs = torch.randn(10, 4, generator=seeded())
     zero = look_up(torch.zeros(10, 4), inputs, [4, 6], distance="cosine")
     assert zero.rate == pytest.approx(zero.chance)
     constant = look_up(torch.ones(10, 4), inputs, [4, 6], distance="l2")
@@ -123,7 +124,7 @@ def test_one_prediction_for_all_scores_chance():
 
 
 def test_random_predictions_stay_at_chance():
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     inputs, predicted = (torch.randn(4000, 8, generator=generator) for _ in range(2))
     found = look_up(predicted, inputs, [20] * 200, distance="cosine")
     assert found.chance == pytest.approx(0.05)

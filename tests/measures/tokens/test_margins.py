@@ -5,29 +5,23 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers.heads import normals, seeded
 from identilens.measures.tokens.margins import Nearest, Noise
 
 NOISES = (
-    "bfloat16",
-    "float16",
-    "float32",
-    "int8",
-    "int4",
-    "int8-channel",
-    "int3-channel",
-    "drop0.1",
-)
+    "bfloat16", "float16", "float32", "int8", "int4", "int8-channel", "int3-channel", "drop0.1",
+)  # fmt: skip
 
 
 def drawn(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return normals(seeded(seed), *shape)
 
 
 @given(st.integers(2, 40), st.integers(1, 6), st.integers(1, 17), st.integers(0, 99))
 def test_the_nearest_are_those_of_a_loop_in_any_batches(count, width, size, seed):
     candidates, centres = drawn(count, width, seed=seed), drawn(3, width, seed=seed + 1)
     nearest = Nearest(centres, keep=3)
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    order = torch.randperm(count, generator=seeded(seed))
     for ids in order.split(size):
         nearest.add(ids, candidates[ids])
     for number, centre in enumerate(centres):

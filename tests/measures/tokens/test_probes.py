@@ -1,6 +1,8 @@
 import pytest
 import torch
+from torch.testing import assert_close
 
+from helpers.heads import seeded
 from identilens.measures.tokens.probes import (
     LinearProbe,
     MlpProbe,
@@ -16,16 +18,13 @@ LENGTHS = [5, 9, 1, 7, 4, 8, 6, 1, 10, 9] * 12
 
 @pytest.fixture(scope="module")
 def inputs():
-    return torch.randn(sum(LENGTHS), D, generator=torch.Generator().manual_seed(0))
+    return torch.randn(sum(LENGTHS), D, generator=seeded())
 
 
 @pytest.fixture(scope="module")
 def mapped(inputs):
     """An invertible, not orthogonal linear map of the inputs."""
-    left, right = (
-        torch.linalg.qr(torch.randn(D, D, generator=torch.Generator().manual_seed(s)))[0]
-        for s in (1, 2)
-    )
+    left, right = (torch.linalg.qr(torch.randn(D, D, generator=seeded(s)))[0] for s in (1, 2))
     return inputs @ (left * torch.linspace(0.3, 3, D)) @ right
 
 
@@ -70,7 +69,7 @@ def test_inverts_a_linear_map_exactly(kind, distance, inputs, mapped, parts):
 @pytest.mark.parametrize("distance", ["cosine", "l2"])
 @pytest.mark.parametrize("kind", ["linear", "mlp", "ridge"])
 def test_random_hidden_states_stay_at_chance(kind, distance, inputs, parts):
-    hidden = torch.randn(inputs.shape, generator=torch.Generator().manual_seed(9))
+    hidden = torch.randn(inputs.shape, generator=seeded(9))
     probe = probes(distance)[kind]
     rate = fit_and_score(probe, hidden, inputs, parts)
     sentences = parts[1]
@@ -89,10 +88,10 @@ def test_naive_needs_no_map_where_nothing_moved(inputs):
 
 def test_closed_form_is_least_squares(inputs, mapped, parts):
     (train, validation, _), _ = parts
-    noisy = mapped + torch.randn(mapped.shape, generator=torch.Generator().manual_seed(4))
+    noisy = mapped + torch.randn(mapped.shape, generator=seeded(4))
     fit = fit_ridge(noisy[train], inputs[train], noisy[validation], inputs[validation], [0.0])
     expected = torch.linalg.lstsq(noisy[train].double(), inputs[train].double()).solution.T
-    torch.testing.assert_close(fit.weight.double(), expected, rtol=1e-5, atol=1e-6)
+    assert_close(fit.weight.double(), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("penalty", [1e-3, 0.1, 10.0])
@@ -101,22 +100,19 @@ def test_closed_form_with_penalty_solves_the_ridge_equations(penalty, inputs, ma
     e, x = mapped[train].double(), inputs[train].double()
     fit = fit_ridge(e, x, mapped[validation].double(), inputs[validation].double(), [penalty])
     size = penalty * e.square().sum() / D
-    torch.testing.assert_close(fit.weight @ (e.T @ e + size * torch.eye(D)), x.T @ e)
+    assert_close(fit.weight @ (e.T @ e + size * torch.eye(D)), x.T @ e)
 
 
 def test_penalty_is_the_best_on_validation(inputs, parts):
     (train, validation, _), _ = parts
-    generator = torch.Generator().manual_seed(4)
+    generator = seeded(4)
     hidden = torch.cat([inputs, torch.randn(len(inputs), 60, generator=generator)], 1)
     hidden = hidden + 0.5 * torch.randn(hidden.shape, generator=generator)
     penalties = (0.0, 1e-4, 0.1, 0.3, 30.0)
     few = train[:90]
     data = (
-        hidden[few].double(),
-        inputs[few].double(),
-        hidden[validation].double(),
-        inputs[validation].double(),
-    )
+        hidden[few].double(), inputs[few].double(), hidden[validation].double(), inputs[validation].double(),
+    )  # fmt: skip
     fit = fit_ridge(*data, penalties)
     alone = [fit_ridge(*data, [penalty]).validation_loss for penalty in penalties]
     assert fit.losses == pytest.approx(alone)
@@ -133,16 +129,12 @@ def test_closed_form_survives_flat_directions(inputs, parts):
     few = RidgeProbe(penalties=(0.0,)).fit(
         hidden[train[:4]], inputs[train[:4]], hidden[validation], inputs[validation]
     )
-    torch.testing.assert_close(
-        few.transform(hidden[train[:4]]), inputs[train[:4]], rtol=1e-4, atol=1e-4
-    )
+    assert_close(few.transform(hidden[train[:4]]), inputs[train[:4]], rtol=1e-4, atol=1e-4)
 
 
 def test_trained_linear_l2_converges_to_the_closed_form(inputs, mapped, parts):
     (train, _, _), _ = parts
-    noisy = (mapped + 0.5 * torch.randn(mapped.shape, generator=torch.Generator().manual_seed(4)))[
-        train
-    ].double()
+    noisy = (mapped + 0.5 * torch.randn(mapped.shape, generator=seeded(4)))[train].double()
     x = inputs[train].double()
     # Full batches, and the training tokens validate: what it converges to is the least training loss.
     trained = LinearProbe("l2", learning_rate=0.01, batch_size=len(x), max_epochs=1000).fit(
@@ -151,9 +143,7 @@ def test_trained_linear_l2_converges_to_the_closed_form(inputs, mapped, parts):
     solved = RidgeProbe(penalties=(0.0,)).fit(noisy, x, noisy, x)
     assert trained.outcome_ is not None
     assert solved.outcome_ is not None
-    torch.testing.assert_close(
-        trained.outcome_.parameters[0], solved.outcome_.weight.T, rtol=1e-3, atol=1e-4
-    )
+    assert_close(trained.outcome_.parameters[0], solved.outcome_.weight.T, rtol=1e-3, atol=1e-4)
     assert solved.outcome_.validation_loss <= trained.outcome_.validation_loss * (1 + 1e-9)
     assert trained.outcome_.validation_loss == pytest.approx(
         solved.outcome_.validation_loss, rel=1e-6

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.testing import assert_close
 
+from helpers.heads import normals, seeded
 from identilens.errors import NumericalError
 from identilens.measures.tokens.probes import LinearProbe, MlpProbe, mean_loss
 
@@ -16,16 +18,16 @@ RATES = (0.03, 0.01, 0.001)
 @pytest.fixture
 def data():
     """Hidden states of three layers, the first of which carries the inputs with noise."""
-    generator = torch.Generator().manual_seed(0)
-    inputs = torch.randn(TOKENS, D_OUT, generator=generator, dtype=torch.float64)
-    hidden = torch.randn(LAYERS, TOKENS, D_IN, generator=generator, dtype=torch.float64)
+    generator = seeded()
+    inputs = normals(generator, TOKENS, D_OUT)
+    hidden = normals(generator, LAYERS, TOKENS, D_IN)
     hidden[0, :, :D_OUT] = inputs + 0.3 * hidden[0, :, :D_OUT]
     return hidden, inputs
 
 
 def cells(hidden, inputs):
     """Three layers by three folds of different sizes: 7, 5 and 5 batches of 16, of which one is full."""
-    order = torch.randperm(TOKENS, generator=torch.Generator().manual_seed(3))
+    order = torch.randperm(TOKENS, generator=seeded(3))
     parts = [(order[:100], order[100:140]), (order[20:92], order[:20]), (order[70:], order[:70])]
     return [
         (layer[train], inputs[train], layer[held], inputs[held])
@@ -40,7 +42,7 @@ def probe_of(kind, distance="l2", **course):
 
 
 def plain_model(probe, d_in, d_out):
-    generator = torch.Generator().manual_seed(probe.seed)
+    generator = seeded(probe.seed)
     if isinstance(probe, LinearProbe):
         model = torch.nn.Sequential(torch.nn.Linear(d_in, d_out, bias=False))
     else:
@@ -98,7 +100,7 @@ def test_training_ends_where_torchs_own_modules_end(kind, distance, data):
         winner = min(range(len(alone)), key=lambda rate: alone[rate][0])
         assert probe.outcome_ is probe.outcomes_[winner]
         for found, expected in zip(probe.outcome_.parameters, alone[winner][3], strict=True):
-            torch.testing.assert_close(found, expected.t(), rtol=1e-7, atol=1e-9)
+            assert_close(found, expected.t(), rtol=1e-7, atol=1e-9)
         seen += probe.outcomes_
     # The comparison means something: members stopped at different epochs, some at the limit.
     assert len({one.epochs for one in seen}) > 3
@@ -115,8 +117,8 @@ def test_float32_states_train_in_float32(data):
 
 
 def test_stops_after_patience_and_keeps_the_best(data):
-    generator = torch.Generator().manual_seed(5)
-    noise = torch.randn(TOKENS, D_OUT, generator=generator, dtype=torch.float64)
+    generator = seeded(5)
+    noise = normals(generator, TOKENS, D_OUT)
     _, _, held, wanted = cell = cells(data[0], noise)[0]
     outcome = probe_of(MLP, learning_rate=0.03, patience=6, max_epochs=200).fit(*cell).outcome_
     assert outcome.converged
@@ -142,10 +144,10 @@ def test_a_diverging_rate_leaves_the_others_alone(data):
     "probe", [LinearProbe(), MlpProbe(hidden_units=5), MlpProbe(hidden_units=1)]
 )
 def test_first_parameters_are_glorot_in_single_precision_whatever_the_default(probe):
-    first = probe.initial(3, 4, torch.Generator().manual_seed(0))
+    first = probe.initial(3, 4, seeded())
     torch.set_default_dtype(torch.float64)
     try:
-        again = probe.initial(3, 4, torch.Generator().manual_seed(0))
+        again = probe.initial(3, 4, seeded())
     finally:
         torch.set_default_dtype(torch.float32)
     units = getattr(probe, "hidden_units", 0)
@@ -170,8 +172,8 @@ def test_losses_by_hand():
     W, b = torch.eye(2), torch.tensor([0.0, 1.0])
     made = MlpProbe(hidden_units=2).apply((W, b, 2 * W, b), predicted)
     expected = torch.nn.functional.gelu(predicted + b) * 2 + b
-    torch.testing.assert_close(made, expected)
-    torch.testing.assert_close(LinearProbe().apply((2 * W,), predicted), 2 * predicted)
+    assert_close(made, expected)
+    assert_close(LinearProbe().apply((2 * W,), predicted), 2 * predicted)
 
 
 @pytest.mark.gpu
@@ -187,4 +189,4 @@ def test_the_gpu_ends_where_the_cpu_ends(kind, data):
     assert there.parameters[0].is_cuda
     assert (there.learning_rate, there.epochs) == (here.learning_rate, here.epochs)
     for one, other in zip(there.parameters, here.parameters, strict=True):
-        torch.testing.assert_close(one.cpu(), other, rtol=1e-6, atol=1e-6)
+        assert_close(one.cpu(), other, rtol=1e-6, atol=1e-6)

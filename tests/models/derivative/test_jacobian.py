@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from helpers.heads import normals, seeded
 from helpers.zoo import build, example, ids
 from identilens.errors import InputError
 from identilens.models import Lens
@@ -71,7 +72,7 @@ def test_embedding_sum_with_its_own_width():
 def test_exact_agrees_with_finite_differences(family):
     hidden = hidden_map(family, length=5)
     step, x = 1e-5, hidden.inputs
-    expected = [torch.zeros(5, 5, dtype=torch.float64) for _ in hidden.outputs]
+    expected = [torch.zeros(5, 5).double() for _ in hidden.outputs]
     with torch.no_grad():
         for token in range(5):
             for coordinate in range(x.shape[1]):
@@ -96,13 +97,13 @@ def test_as_many_probes_as_dimensions_are_exact(leading):
 
 def linear(n=4, width=24, seed=0, low_rank=None):
     """A linear function with a known Jacobian: [hidden, out, input, in]."""
-    generator = torch.Generator().manual_seed(seed)
-    blocks = torch.randn(n, width, n, width, generator=generator, dtype=torch.float64)
+    generator = seeded(seed)
+    blocks = normals(generator, n, width, n, width)
     if low_rank is not None:
-        basis = torch.randn(n, low_rank, width, generator=generator, dtype=torch.float64)
-        mixed = torch.randn(n, width, n, low_rank, generator=generator, dtype=torch.float64)
+        basis = normals(generator, n, low_rank, width)
+        mixed = normals(generator, n, width, n, low_rank)
         blocks = torch.einsum("jonr,nri->joni", mixed, basis) + 0.02 * blocks
-    inputs = torch.zeros(n, width, dtype=torch.float64)
+    inputs = torch.zeros(n, width).double()
     return (
         (lambda x: (torch.einsum("joni,ni->jo", blocks, x),)),
         inputs,
@@ -172,19 +173,19 @@ def test_memory_stays_within_the_budget(method, megabytes):
 
 def test_live_bytes_counts_what_is_alive():
     with LiveBytes() as meter:
-        kept = torch.zeros(1000, dtype=torch.float64)
+        kept = torch.zeros(1000).double()
         assert meter.peak == 8000
         kept.view(10, 100).add_(1)
         assert meter.peak == 8000
         for _ in range(5):
-            torch.ones(500, dtype=torch.float64)
+            torch.ones(500).double()
     assert meter.peak == 12000
 
 
 def test_chunks_fit_the_budget():
     # 1,000 bytes that are always there, 8,000 for each piece, 15 parts in 100 held back.
     def work(count):
-        return torch.zeros(125, dtype=torch.float64), torch.zeros(count, 1000, dtype=torch.float64)
+        return torch.zeros(125).double(), torch.zeros(count, 1000).double()
 
     assert chunk_size(work, 100, 100_000, "piece") == 10
     assert chunk_size(work, 5, 100_000, "piece") == 5

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch.testing import assert_close
 
+from helpers.heads import doubles, normals
 from identilens.errors import InputError, NumericalError
 from identilens.models.derivative.jacobian import (
     check_probes,
@@ -19,9 +21,9 @@ def seeded():
 
 def test_the_direction_that_other_tokens_feel():
     """Each hidden token is its own input turned, and the others' along one direction."""
-    inputs = torch.randn(5, 6, generator=seeded(), dtype=torch.float64)
+    inputs = normals(seeded(), 5, 6)
     felt = torch.nn.functional.normalize(torch.arange(1.0, 7.0, dtype=torch.float64), dim=0)
-    out = torch.randn(6, generator=seeded(), dtype=torch.float64)
+    out = normals(seeded(), 6)
 
     def function(given):
         others = (given.sum(0) - given) @ felt
@@ -29,13 +31,13 @@ def test_the_direction_that_other_tokens_feel():
 
     found = leading_directions(function, inputs, 1, 8, seeded(), 2**30)
     assert found.shape == (5, 6, 1)
-    torch.testing.assert_close(found[..., 0].abs(), felt.expand(5, 6), atol=1e-6, rtol=0)
+    assert_close(found[..., 0].abs(), felt.expand(5, 6), atol=1e-6, rtol=0)
     small = leading_directions(function, inputs, 1, 8, seeded(), 2**18)
-    torch.testing.assert_close(small, found)
+    assert_close(small, found)
     assert leading_directions(function, inputs, 0, 8, seeded(), 2**30).shape == (5, 6, 0)
     probes = orthonormal_probes(found, 4, seeded())
-    torch.testing.assert_close(probes.mT @ probes, torch.eye(4).double().expand(5, 4, 4))
-    torch.testing.assert_close((found * probes[..., :1]).sum(1).abs(), torch.ones(5, 1).double())
+    assert_close(probes.mT @ probes, torch.eye(4).double().expand(5, 4, 4))
+    assert_close((found * probes[..., :1]).sum(1).abs(), torch.ones(5, 1).double())
 
 
 def test_derivatives_that_are_not_finite_are_refused():
@@ -60,7 +62,7 @@ def test_numbers_of_probes_by_their_bounds():
 
 def test_norms_of_sums_over_probes_by_hand():
     # Of 6 dimensions 1 leads; of the other 5, 2 probes have the squares 1 and 3.
-    sums = torch.tensor([[[10.0]], [[4.0]], [[10.0]]], dtype=torch.float64).reshape(1, 3, 1)
+    sums = doubles([[[10.0]], [[4.0]], [[10.0]]]).reshape(1, 3, 1)
     found = estimate(sums, 6, 3, 1)
     assert float(found.squares) == pytest.approx(10 + 5 * 2)
     # s² = 2; 25 · 2 / 2 · (1 − 2/5).
@@ -68,7 +70,7 @@ def test_norms_of_sums_over_probes_by_hand():
     assert found.freedom == 1
     exact = estimate(sums, 3, 3, 1)
     assert (float(exact.squares), float(exact.variances), exact.freedom) == (14.0, 0.0, 0)
-    rounded = estimate(torch.tensor([[[0.0], [4.0], [7.9]]], dtype=torch.float64), 6, 2, 0)
+    rounded = estimate(doubles([[[0.0], [4.0], [7.9]]]), 6, 2, 0)
     assert float(rounded.variances) == 0
     with pytest.raises(NumericalError, match="NaN or infinite"):
         estimate(sums * torch.inf, 6, 3, 1)
@@ -76,7 +78,7 @@ def test_norms_of_sums_over_probes_by_hand():
 
 def test_as_many_pieces_fit_as_the_budget_allows():
     def work(pieces):
-        return torch.ones(1000 + 500 * pieces, dtype=torch.float64) * 1
+        return torch.ones(1000 + 500 * pieces).double() * 1
 
     with pytest.raises(InputError) as refused:
         chunk_size(work, 9, 1, "row")

@@ -3,9 +3,11 @@
 import pytest
 import torch
 import transformers
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers import own_attention, zoo
+from helpers.heads import normals, seeded
 from identilens.measures.attention import realisable_dimension, softmax_map
 from identilens.models.explaining import Exact
 from identilens.models.reading import read_head
@@ -31,7 +33,7 @@ def read(family, length=16, head=1, kind=None, **config):
 
 
 def search(lens, item, head, distance=0.01):
-    return made(lens, item, head, distance, torch.Generator().manual_seed(0))
+    return made(lens, item, head, distance, seeded())
 
 
 @pytest.mark.parametrize(
@@ -64,7 +66,7 @@ def test_other_parameters_change_the_attention_and_not_the_model(family, kind, c
         assert lens.digest == digest
     assert found.dimension > 0
     assert (found.formula == found.dimension) or not known
-    torch.testing.assert_close(parameters.weights, found.weights, atol=1e-10, rtol=0)
+    assert_close(parameters.weights, found.weights, atol=1e-10, rtol=0)
     assert 0.0099 < float((found.weights - head.attention).abs().sum(-1).mean()) / 2 < 0.0103
     assert head.output_error(found.weights) < 1e-12
     changes = compare_runs(plain, run)
@@ -103,9 +105,7 @@ def test_the_other_heads_of_a_group_take_the_new_keys_and_keep_their_outputs():
     with Exact():
         lens, item, head = read("llama")
         group = group_parameters(lens, item, head)
-        move = 0.1 * torch.randn(
-            group.start.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-        )
+        move = 0.1 * normals(seeded(), group.start.shape)
         before = [read_head(lens, item, LAYER, other) for other in range(4)]
         with group.changed(lens, group.start + move):
             after = [read_head(lens, item, LAYER, other) for other in range(4)]
@@ -114,11 +114,9 @@ def test_the_other_heads_of_a_group_take_the_new_keys_and_keep_their_outputs():
     assert [part.path for part in group.parts] == ["q_proj", "k_proj"]
     for other, (one, moved) in enumerate(zip(before, after, strict=True)):
         assert (float((moved.attention - one.attention).abs().max()) > 1e-3) == (other < 2)
-        torch.testing.assert_close(moved.values, one.values, atol=0, rtol=0)
-    torch.testing.assert_close(
-        torch.cat([one.attention for one in after[:2]]), rows, atol=1e-12, rtol=0
-    )
-    torch.testing.assert_close(
+        assert_close(moved.values, one.values, atol=0, rtol=0)
+    assert_close(torch.cat([one.attention for one in after[:2]]), rows, atol=1e-12, rtol=0)
+    assert_close(
         torch.cat(
             [one.flatten() for one in (*(after[at].queries for at in (0, 1)), after[1].keys)]
         ),

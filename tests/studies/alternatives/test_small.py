@@ -5,20 +5,19 @@ from types import SimpleNamespace
 import pytest
 import torch
 import transformers as hf
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers import zoo
+from helpers.heads import doubles
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.determined import certain_mass
 from identilens.models.explaining import Exact
 from identilens.models.reading import read_head
+from identilens.models.substitution import ModelRun
 from identilens.studies.alternatives import groups
 from identilens.studies.alternatives.groups import made
-from identilens.studies.alternatives.search import (
-    entropy_note,
-    logit_rank,
-    or_note,
-)
+from identilens.studies.alternatives.search import entropy_note, logit_rank, or_note
 from identilens.studies.alternatives.study import compare_runs
 
 
@@ -41,12 +40,33 @@ def seeded():
     return torch.Generator().manual_seed(0)
 
 
+def test_runs_are_compared_state_by_state():
+    """Changes of an entry, and of a position's vector as a share of its norm."""
+    before = torch.tensor([[[3.0, 4.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]]])
+    after = before.clone()
+    after[1, 1] = torch.tensor([0.5, 2.0])
+    plain = ModelRun({"encoder": before}, torch.tensor([[2.0, 0.0]]), 0.5)
+    changed = ModelRun({"encoder": after}, torch.tensor([[2.0, 1.0]]), 0.25)
+    found = compare_runs(plain, changed)
+    assert (found.hidden, found.logits, found.loss) == (0.25, 0.5, 0.25)
+    assert [tuple(row.values()) for row in found.rows] == [
+        ("encoder", 0, 0.0, 0.0), ("encoder", 1, 0.5, 0.25), ("logits", None, 1.0, 0.5), ("loss", None, 0.25, 0.5),
+    ]  # fmt: skip
+    without = ModelRun(changed.hidden_states, None, None)
+    for runs in ((plain, without), (without, plain)):
+        found = compare_runs(*runs)
+        assert (found.logits, found.loss, len(found.rows)) == (None, None, 2)
+    for wrong in ({"decoder": before}, {"encoder": before[:1]}):
+        with pytest.raises(InputError, match="shape"):
+            compare_runs(plain, ModelRun(wrong, None, None))
+
+
 def test_the_model_computes_what_the_parameters_of_all_heads_of_a_group_make(grouped):
     lens, item, head = grouped
     with Exact():
         found, parameters, run = made(lens, item, head, 0.01, seeded())
         plain = lens.substitute({}, item)
-    torch.testing.assert_close(parameters.weights, found.weights, atol=1e-10, rtol=0)
+    assert_close(parameters.weights, found.weights, atol=1e-10, rtol=0)
     assert 0.01 <= float((found.weights - head.attention).abs().sum(-1).mean()) / 2 < 0.011
     assert compare_runs(plain, run).hidden < 1e-12
     assert (found.name, parameters.name) == ("realisable", "parameters")
@@ -59,7 +79,7 @@ def test_the_model_computes_what_the_parameters_of_all_heads_of_a_group_make(gro
     assert min(parameters.moved.values()) > 0.01
     logits = head.scaling * found.queries @ found.keys.mT
     hidden = ~torch.ones(6, 6, dtype=torch.bool).tril()
-    torch.testing.assert_close(
+    assert_close(
         logits.masked_fill(hidden, -torch.inf).softmax(-1), found.weights, atol=1e-10, rtol=0
     )
 
@@ -111,7 +131,7 @@ def test_without_parameters_of_its_own_a_head_moves_its_queries_and_keys():
     assert "several layers share its parameters" in parameters.note
     assert found.dimension == found.formula > 0
     logits = head.scaling * found.queries @ found.keys.mT
-    torch.testing.assert_close(logits.softmax(-1), found.weights, atol=1e-12, rtol=0)
+    assert_close(logits.softmax(-1), found.weights, atol=1e-12, rtol=0)
     assert head.output_error(found.weights) < 1e-12
 
 
@@ -142,7 +162,7 @@ def test_what_queries_and_keys_give_the_most_even_weights():
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_ranks_of_logits_are_given_where_they_are_known():
     head = SimpleNamespace(visible=None, bias=None, rows=None)
-    weights = torch.tensor([[1.0, 0, 0], [2, 0, 0], [0, 1, 0]], dtype=torch.float64).softmax(-1)
+    weights = doubles([[1.0, 0, 0], [2, 0, 0], [0, 1, 0]]).softmax(-1)
     assert (logit_rank(head, weights[:2]), logit_rank(head, weights)) == (1, 2)
     assert logit_rank(head, None) is None
     assert logit_rank(head, weights.clone().fill_(0.0)) is None

@@ -6,9 +6,11 @@ from itertools import combinations
 import polars as pl
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.chats import MESSAGES, answering
+from helpers.heads import doubles, seeded
 from identilens.measures.attention import functional_interval
 from identilens.models.chats import read_chats, read_prompt
 from identilens.models.interface import AttentionCall
@@ -78,7 +80,7 @@ def test_rows_are_those_of_generation(family):
             rows = found.table.filter(layer=layer, functional=segment)
             masses = rows["value"].to_torch().view(weights.shape[0], len(answer))
             expected = weights[..., keys].sum(-1).double()
-            torch.testing.assert_close(masses, expected, atol=1e-5, rtol=0)
+            assert_close(masses, expected, atol=1e-5, rtol=0)
     segments = found.table.filter(pl.col("functional").is_in({*own, "sink"}))
     sinks = segments.filter(functional="sink")
     assert len(sinks) == (len(segments) // len({*own, "sink"}) if family == "gpt_oss" else 0)
@@ -111,28 +113,28 @@ def test_ends_are_those_of_the_measure(family):
     ids = lens.tokenizer.convert_tokens_to_ids(found.positions["token"].to_list())
     [item] = lens.read([ids])
     first = len(ids) - 4
-    drawn, names = found.table.drop_nulls("lo"), {*own, "sink"}
+    drawn = found.table.drop_nulls("lo")
     assert len(drawn.unique(["token", "layer", "head"])) == 6
-    drawn = drawn.filter(pl.col("functional").is_in(names))
+    assert {"where − who", "who − template"} < {*drawn["functional"]}
     for (layer, number), rows in drawn.group_by("layer", "head"):
         head = read_head(lens, item, layer, number)
         weights, T, visible = head.distributions(head.projected)
         for one in rows.iter_rows(named=True):
             query = first - 1 + one["token"]
-            keys = torch.tensor([name == one["functional"] for name in own])
-            if head.sink:
-                keys = torch.cat([keys, torch.tensor([one["functional"] == "sink"])])
+            first_name, _, other = one["functional"].partition(" − ")
+            keys = [(name == first_name) - (name == other) for name in own]
+            keys += [one["functional"] == "sink"] * head.sink
             seen = None if visible is None else visible[query]
             expected = functional_interval(
                 weights[query],
                 T,
-                keys[None].double(),
+                doubles([keys]),
                 visible=seen,
                 tolerance={"0": 0.0, "1%": 0.01}[one["tolerance"]],
             )
             values = torch.stack([expected.value, expected.lo, expected.hi])[:, 0]
             given = torch.tensor([one["value"], one["lo"], one["hi"]]).double()
-            torch.testing.assert_close(given, values, atol=1e-6, rtol=0)
+            assert_close(given, values, atol=1e-6, rtol=0)
     widths = drawn.group_by("tolerance").agg((pl.col("hi") - pl.col("lo")).mean())
     widths = dict(widths.iter_rows())
     assert 0.01 < widths["0"] < widths["1%"]
@@ -184,7 +186,7 @@ def test_means_of_all_rows_are_means_of_ends_and_drawn_rows_estimate_them():
 
 def test_estimates_are_right_in_the_mean_of_all_draws():
     """Two of four rows: every draw, all equally likely."""
-    values = torch.rand(4, 3, generator=torch.Generator().manual_seed(3)).double().tolist()
+    values = torch.rand(4, 3, generator=seeded(3)).double().tolist()
     rows = [
         {"row": row, "functional": "a", "tolerance": "0", "value": value}
         | {"lo": value - below / 8, "hi": value + above / 8}
@@ -246,13 +248,13 @@ def test_greedy_tokens_are_the_most_likely_and_the_rest_is_said():
     ids = lens.tokenizer(PROMPT)["input_ids"] + lens.tokenizer.convert_tokens_to_ids(["q"] * 4)
     likely = lens.model(torch.tensor([ids])).logits[0, -5:-1].softmax(-1)
     chosen = likely[:, ids[-1]].double()
-    torch.testing.assert_close(
+    assert_close(
         other.positions["probability"].drop_nulls().to_torch(), chosen, atol=1e-6, rtol=1e-4
     )
 
 
 def test_a_difference_is_certain_where_ranges_overlap():
-    """Its ends are those of the functional with 1 on one segment and −1 on the other, in the rows and in the mean."""
+    """Its mean over all rows is certain where those of both segments overlap."""
     lens = answering("llama")
     found = idl.answer(lens, CHAT, max_new_tokens=3, tolerance=(0, "1%"), bounded=99)
     own = found.positions["segment"].to_list()
@@ -261,22 +263,6 @@ def test_a_difference_is_certain_where_ranges_overlap():
     }
     differences = found.table.filter(~pl.col("functional").is_in(own))
     assert {*differences["functional"]} == {*pairs}
-    ids = lens.tokenizer.convert_tokens_to_ids(found.positions["token"].to_list())
-    [item] = lens.read([ids])
-    for (layer, number, name), rows in differences.filter(tolerance="0").group_by(
-        "layer", "head", "functional"
-    ):
-        one, other = pairs[name]
-        head = read_head(lens, item, layer, number)
-        costs = torch.tensor([[float(name == one) - float(name == other) for name in own]])
-        for row in rows.iter_rows(named=True):
-            query = len(ids) - 4 + row["token"]
-            seen = head.seen(query)
-            expected = functional_interval(
-                head.row(query), head.projected, costs.double(), visible=seen
-            )
-            values = [float(part) for part in (expected.value, expected.lo, expected.hi)]
-            assert [row[name] for name in ("value", "lo", "hi")] == pytest.approx(values, abs=1e-6)
     pair = ["functional", "tolerance"]
     exact = differences.drop_nulls("lo").group_by(pair).agg(pl.col("value", "lo", "hi").mean())
     both = found.order().join(exact, on=pair, suffix="_exact")

@@ -3,6 +3,7 @@
 import polars as pl
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.zoo import build, ids
@@ -59,7 +60,7 @@ def test_all_rows_by_name_give_the_whole_audit(lens):
     named = idl.audit(lens, TEXTS, queries=range(-9, 0), **options).table
     columns = ["null_share", "pearson", "sink_mass", "output_share", "rank", "certain_mass"]
     one, other = (table.filter(text=1).select(columns) for table in (whole, named))
-    torch.testing.assert_close(one.to_torch().double(), other.to_torch().double())
+    assert_close(one.to_torch().double(), other.to_torch().double())
 
 
 def test_rows_that_are_not_there_and_matrices_are_refused(lens):

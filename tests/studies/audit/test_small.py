@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 import torch
 
+from helpers.heads import doubles, seeded, uniforms
 from identilens.charts.packing import BASIS_BITS, BITS
 from identilens.linalg import ProjectedValues
 from identilens.models.heads import Head
@@ -125,9 +126,7 @@ def test_the_error_of_certain_mass_is_that_over_texts_or_queries():
 
 
 def test_the_squared_error_over_queries_is_on_average_the_variance_of_the_mean_over_all_draws():
-    masses = torch.rand(
-        2, 3, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64
-    )  # [layer, head, query]
+    masses = uniforms(seeded(), 2, 3, 5)  # [layer, head, query]
     means, squares = [], []
     # Every draw of 3 of 5 queries in one layer with every such draw in the other.
     for queries in product(combinations(range(5), 3), repeat=2):
@@ -159,11 +158,8 @@ def test_rows_that_are_sampled_depend_on_the_seed_and_the_place():
     assert drawn == sorted(set(drawn)) == drawn_rows(0, 0, 0, "encoder", 1000, 5)
     assert len(drawn) == 5
     others = [
-        (1, 0, 0, "encoder"),
-        (0, 1, 0, "encoder"),
-        (0, 0, 1, "encoder"),
-        (0, 0, 0, "decoder"),
-    ]
+        (1, 0, 0, "encoder"), (0, 1, 0, "encoder"), (0, 0, 1, "encoder"), (0, 0, 0, "decoder"),
+    ]  # fmt: skip
     assert all(drawn_rows(*place, 1000, 5) != drawn for place in others)
 
 
@@ -172,8 +168,8 @@ def test_what_is_certain_of_rows_by_hand():
 
     If the output of 0.5 may change by 2⁻⁸ of itself, so much can.
     """
-    values = torch.tensor([[0.0], [1.0], [1.0]], dtype=torch.float64)
-    weights = torch.tensor([[0.5, 0.25, 0.25], [0.0, 0.5, 0.5]], dtype=torch.float64)
+    values = doubles([[0.0], [1.0], [1.0]])
+    weights = doubles([[0.5, 0.25, 0.25], [0.0, 0.5, 0.5]])
     head = SimpleNamespace(attention=weights, visible=None, sink=False, values=values)
     head.distributions = partial(Head.distributions, head)
     projected = ProjectedValues.of(values[None])
@@ -233,7 +229,7 @@ def test_received_attention_is_summed_over_texts():
     raw = torch.arange(1.0, 9.0, dtype=torch.float64).reshape(2, 2, 2)
     for queries in ([2.0, 0.0], [1.0, 0.0]):
         measures = SimpleNamespace(raw_received=raw, effective_received=raw / 2)
-        sums.add([spot], torch.tensor(queries, dtype=torch.float64), measures)
+        sums.add([spot], doubles(queries), measures)
     table = sums.table()
     assert table.columns == list(Audit.schema["token_types"])
     # Only queries of type x: 3 of them, and twice the first row of each head.

@@ -1,16 +1,14 @@
 """What an audit's charts and report show: the numbers of its tables, and tokens as they are."""
 
-import json
 import re
 
-import polars as pl
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
-from helpers.audits import SCRIPT, TRICKY, Plan, made_audit, mixed_audit, words
+from helpers.audits import SCRIPT, Plan, made_audit, mixed_audit, words
 from helpers.browsing import Visit
-from identilens.charts.labels import visible_text
 from identilens.studies.audit.maps import fitting_maps, kept_maps
 
 
@@ -29,37 +27,12 @@ def report(mixed, tmp_path_factory):
     return mixed.to_html(tmp_path_factory.mktemp("report") / "new" / "report.html")
 
 
-def page_data(path):
-    found = re.search(
-        r'<script type="application/json" id="data">(.*?)</script>',
-        path.read_text("utf-8"),
-        re.DOTALL,
-    )
-    return json.loads(found[1], parse_constant=lambda name: pytest.fail(f"{name} in the data"))
-
-
 def test_the_report_asks_for_nothing_and_runs_no_token(report):
     page = report.read_text("utf-8")
     assert SCRIPT not in page
     written = re.sub(r"<script[^>]*>.*?</script>", "<script>", page, flags=re.DOTALL)
     assert written.count("<script") == 4
     assert not re.search(r'(?:src|href|action)="(?!#|data:)', written)
-
-
-def test_the_viewer_holds_raw_and_effective_of_every_kept_map(mixed, report):
-    viewer = page_data(report)["viewers"]["maps-maps"]
-    assert len(viewer["maps"]) == len(mixed.matrices) / 2
-    assert all(set(one["layers"]) == {"raw", "effective"} for one in viewer["maps"])
-    assert all(one["differences"] == {"null": ["raw", "effective"]} for one in viewer["maps"])
-    cross = next(one for one in viewer["maps"] if one["choices"]["kind"] == "cross")
-    assert viewer["tokens"][cross["queries"]] == words(6)
-    assert viewer["tokens"][cross["keys"]] == [
-        visible_text(token) for token in (*TRICKY, *words(5))
-    ]
-    telling = mixed.table.filter(pl.col("text") < 2, pl.col("pearson").is_not_null())
-    telling = telling.sort(pl.col("certain_mass") * (1 - pl.col("pearson"))).row(-1, named=True)
-    assert viewer["maps"][viewer["first"]]["choices"]["head"] == telling["head"]
-    assert f"Null share {telling['null_share']:.3f}" in viewer["maps"][viewer["first"]]["note"]
 
 
 def test_what_does_not_fit_leaves_out_whole_layers_and_is_said_beside_the_maps(monkeypatch):
@@ -97,7 +70,7 @@ def test_the_report_of_a_real_model_opens(browser, bundled, tmp_path, width, sch
     text = f"The old bridge was closed in winter, and nobody crossed the river {SCRIPT} until spring came."
     result = idl.audit(bundled, [text], layers=(1,))
     assert len(result.matrices) == 36, "raw, effective and values of each head"
-    torch.testing.assert_close(
+    assert_close(
         result.matrices["text0.layer1.head0.encoder.raw"].sum(-1),
         torch.ones(result.table["n_query"][0]),
     )

@@ -9,6 +9,7 @@ from polars.testing import assert_frame_equal
 
 import identilens as idl
 from helpers import zoo
+from helpers.heads import seeded
 from identilens.measures.attention import iterate_alternatives
 from identilens.studies.certify.rows import VERDICTS
 
@@ -63,11 +64,7 @@ def test_every_interval_holds_the_weight_and_every_alternative(head, bundled):
         torch.tensor(order[name].to_list()) for name in ("query", "above", "below")
     )
     drawn = iterate_alternatives(
-        seen.weights,
-        seen.projected,
-        20,
-        method="uniform",
-        generator=torch.Generator().manual_seed(0),
+        seen.weights, seen.projected, 20, method="uniform", generator=seeded()
     )
     for other in drawn:
         assert (other >= lo - 1e-7).all()

@@ -9,11 +9,10 @@ import torch
 from scipy.optimize import linprog
 
 import identilens as idl
-from helpers.heads import seeded
+from helpers.heads import normals, seeded
 from helpers.programs import kept_basis
 from identilens.claims import FALSE, OPEN, TRUE, Claim, ClaimRow
 from identilens.errors import InputError
-from identilens.models.spelling import Spelling
 from identilens.studies.certify.rows import certified_row
 from identilens.studies.heads import TextHeads
 from identilens.studies.outcomes import of_head
@@ -55,12 +54,8 @@ def counted(words, *tokens):
 def test_the_keys_that_spell_the_words_count():
     pieces = ("[CLS]", "the", "Sto", "##rm", "the", "storm", "a")
     assert counted("storm", *pieces) == [0, 0, 1, 1, 0, 1, 0]
-    assert counted("THE storm", *pieces) == [0, 1, 1, 1, 1, 1, 0]
     assert counted("storm > a", *pieces) == [0, 0, 1, 1, 0, 1, -1]
-    assert counted("[cls] < 0.1", *pieces) == [1, 0, 0, 0, 0, 0, 0]
-    assert counted("the ship", " the", " sh", "ip", " the") == [1, 1, 1, 0]
     assert counted("a > a b", "a", "b") == [0, -1]
-    assert counted("the storm", "\n", "the", "storm", "\n") == [0, 1, 1, 0]
     with pytest.raises(InputError, match="tokens"):
         counted("shi", " the", " sh", "ip")
     with pytest.raises(InputError, match="'x', 'x' …"):
@@ -102,9 +97,9 @@ def test_what_an_interval_says_of_a_claim(words, lo, hi, verdict):
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_ends_are_those_of_linear_programs(seed, masked):
     generator = seeded(seed)
-    T = torch.randn(12, 5, generator=generator, dtype=torch.float64)
+    T = normals(generator, 12, 5)
     visible = torch.arange(12) < 9 if masked else None
-    row = (2 * torch.randn(12, generator=generator, dtype=torch.float64)).softmax(-1)
+    row = (2 * normals(generator, 12)).softmax(-1)
     if masked:
         row = row.masked_fill(~visible, 0.0)
         row = row / row.sum()
@@ -133,23 +128,6 @@ def test_the_ends_are_those_of_linear_programs(seed, masked):
     assert columns["lo"] >= 0
 
 
-@pytest.mark.parametrize("outcome", ["head", "layer", "states"])
-def test_a_claim_on_one_key_is_its_weights_interval(bundled, outcome):
-    found = idl.certify(bundled, TEXT, claim=("rope", "rope > dawn"), outcome=outcome, **PLACE)
-    for tolerance, claims in found.claims.group_by("tolerance"):
-        key = found.table.filter(pl.col("token") == "rope", tolerance=tolerance[0]).row(
-            0, named=True
-        )
-        rope = claims.row(0, named=True)
-        assert [rope[name] for name in ("value", "lo", "hi")] == pytest.approx(
-            [key[name] for name in ("value", "lo", "hi")], abs=1e-6
-        )
-        assert rope["verdict"] is None
-        order = claims.row(1, named=True)
-        assert order["lo"] <= order["value"] <= order["hi"]
-    assert len(found.claims) == 2 * found.claims["tolerance"].n_unique()
-
-
 def test_claims_agree_with_the_certified_order(bundled):
     found = idl.certify(
         bundled, TEXT, claim=("storm > river", "river > storm"), order=True, tolerance=0,
@@ -166,31 +144,6 @@ def test_claims_agree_with_the_certified_order(bundled):
         assert verdict == (
             expected if {(query, above, below), (query, below, above)} & pairs else OPEN
         )
-
-
-@pytest.mark.parametrize(
-    ("model", "text", "words", "tokens"),
-    [
-        ("bundled", "A café by the harbour.", "café", 1),
-        ("bundled", "A café by the harbour.", "cafe", 1),
-        ("bundled", "A Cafe\u0301 by the harbour.", "CAFÉ", 1),
-        ("bundled-decoder", "Snow 雪 fell.", "雪", 2),
-        ("bundled-decoder", "Snow fell 🙂 again.", "🙂", 2),
-    ],
-)
-def test_words_are_found_by_their_characters(model, text, words, tokens):
-    """Also where an accent is stripped, or a character takes several tokens of bytes."""
-    lens = idl.load(model)
-    item = lens.read(text)[0]
-    spelling = Spelling.of(item, "encoder", item.tokens["encoder"])
-    ((start, end),) = spelling.runs(words)
-    assert end - start >= tokens
-    assert (
-        text[item.spans[start][0] : item.spans[end - 1][1]].strip().casefold()[:3]
-        in (words.casefold()[:3])
-    )
-    found = idl.certify(lens, text, layers=0, heads=0, queries="last", tolerance=0, claim=words)
-    assert found.claims["functional"].item() == words
 
 
 def test_claims_are_looked_for_before_anything_is_computed(monkeypatch):

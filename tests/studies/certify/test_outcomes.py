@@ -1,5 +1,7 @@
 """What must stay the same, and how nearly: tolerances, the layer's output, the model's states and its prediction."""
 
+import re
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from identilens.errors import InputError, SettingError
 from identilens.models import outcome
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_head, read_layer
-from identilens.studies.outcomes import of_answer, of_layer
+from identilens.studies.outcomes import changed, of_answer, of_layer
 from identilens.studies.settings import tolerances
 
 IDS = {"input_ids": torch.arange(5, 21)[None]}
@@ -167,3 +169,16 @@ def test_of_answer_needs_no_effect_where_the_row_comes_later(decoder):
     ends = kept.solver(0.0).ends()
     assert ends.lo.tolist() == pytest.approx([0.0] * 10, abs=1e-9)
     assert ends.hi.tolist() == pytest.approx([1.0] * 10, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "effect", "numbers"),
+    [
+        ("prediction", 0.02, ["0.02", "10"]),  # sqrt(KL / 2)
+        ("prediction", 4.0, ["4", "99.1"]),  # sqrt(1 - exp(-KL))
+        ("prediction", -1e-9, ["1e-09", "0"]),
+        ("states", 0.01234, ["1.23"]),
+    ],
+)
+def test_a_change_in_words_bounds_the_probability_that_moves(outcome, effect, numbers):
+    assert re.findall(r"\d[\d.e-]*", changed(outcome, effect)) == numbers

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers.heads import seeded
+from helpers.heads import doubles, normals, seeded
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals, norm_share, removal_effect
@@ -23,11 +23,9 @@ BOTH, DETERMINED, INFLUENTIAL, NEITHER, NEGLIGIBLE = VERDICTS
 
 def row_of(seed=0, n=12, d_v=7):
     generator = seeded(seed)
-    values = torch.randn(n, d_v, generator=generator, dtype=torch.float64)
-    logits = torch.randn(n, generator=generator, dtype=torch.float64)
-    return (2 * logits).softmax(-1), values @ torch.randn(
-        d_v, 9, generator=generator, dtype=torch.float64
-    )
+    values = normals(generator, n, d_v)
+    logits = normals(generator, n)
+    return (2 * logits).softmax(-1), values @ normals(generator, d_v, 9)
 
 
 def columns(kept):
@@ -36,7 +34,7 @@ def columns(kept):
 
 
 def verdicts(weights, T):
-    weights, T = (torch.tensor(numbers, dtype=torch.float64) for numbers in (weights, T))
+    weights, T = (doubles(numbers) for numbers in (weights, T))
     return columns(of_head(weights, T, None))["verdict"]
 
 
@@ -61,7 +59,7 @@ def test_a_key_alone_and_even_attention_on_equal_parts_are_influential():
     T = torch.stack([angles.cos(), angles.sin()], 1)
     even = torch.full((3,), 1 / 3, dtype=torch.float64)
     assert columns(of_head(even, T, None))["verdict"] == [BOTH] * 3
-    assert columns(of_head(torch.ones(1, dtype=torch.float64), T[:1], None))["removal"] == [None]
+    assert columns(of_head(torch.ones(1).double(), T[:1], None))["removal"] == [None]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -98,7 +96,7 @@ def test_columns_are_those_of_the_measures_and_verdicts_follow_from_them(seed, m
 def test_determined_rests_on_the_interval_not_on_directions():
     """Where T is next to zero at a key, its effective weight vanishes; positive weights that sum to 1 still fix it."""
     T = torch.cat([torch.zeros(1, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])]).double()
-    weights = torch.tensor([0.94, 0.03, 0.02, 0.01], dtype=torch.float64)
+    weights = doubles([0.94, 0.03, 0.02, 0.01])
     found = columns(of_head(weights, T, None))
     assert float(ProjectedValues.of(T).effective(weights[None])[0, 0]) == pytest.approx(
         0, abs=1e-12

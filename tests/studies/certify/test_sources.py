@@ -6,6 +6,7 @@ from scipy.optimize import linprog
 from transformers import GemmaConfig, GemmaForCausalLM
 
 import identilens as idl
+from helpers.heads import seeded
 from helpers.programs import kept_basis
 from helpers.zoo import build, ids
 from identilens.errors import SettingError
@@ -19,7 +20,7 @@ GEMMA = GemmaConfig(
 TEXT = "The old man and the boy went down to the boat, and the old man carried the mast on his shoulder up the"
 
 
-@pytest.mark.parametrize("family", ["gpt2", "llama", "qwen2", "gpt_neox", "opt", "gemma"])
+@pytest.mark.parametrize("family", ["gpt2", "gemma"])
 def test_families_add_up(family):
     lens = Lens(GemmaForCausalLM(GEMMA) if family == "gemma" else build(family))
     found = idl.certify(lens, [ids(12)], source=("5", "9"), queries=(3, -1), tolerance=0)
@@ -71,7 +72,7 @@ def test_ends_of_sources_are_those_of_claims_with_certificates(tmp_path):
 
 def test_a_direction_is_a_source_and_the_most_likely_token_too():
     lens = idl.load("bundled-decoder")
-    u = torch.randn(256, generator=torch.Generator().manual_seed(0))
+    u = torch.randn(256, generator=seeded())
     place = {"layers": 0, "heads": 0, "queries": "last", "tolerance": 0}
     found = idl.certify(lens, TEXT, source=u, **place)
     assert abs(found.parts.filter(part="error")["value"].item()) < 1e-4

@@ -9,6 +9,7 @@ import torch
 from polars.testing import assert_frame_equal
 
 import identilens as idl
+from helpers.heads import seeded
 from helpers.zoo import classifier, ids
 from identilens.errors import InputError, SettingError
 from identilens.models.linearise import HiddenMap
@@ -19,11 +20,9 @@ from identilens.studies.faithfulness.decisions import Decision, answers
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 CLASSES = dict(enumerate(("bad", "mixed", "good")))
 HEADS = [
-    ("bert", "SequenceClassification", 0),
-    ("gpt2", "SequenceClassification", -1),
-    ("gpt2", "CausalLM", -1),
+    ("bert", "SequenceClassification", 0), ("gpt2", "SequenceClassification", -1), ("gpt2", "CausalLM", -1),
     ("llama", "CausalLM", -1),
-]
+]  # fmt: skip
 """Family, task, and the position whose final state decides."""
 
 
@@ -157,7 +156,7 @@ def test_an_answer_of_several_tokens_is_followed_token_by_token(words, spaced):
 def test_sets_run_together_as_alone_and_padding_changes_nothing(lens):
     text = ids(9)
     decision = decision_on(lens, text)
-    kept = torch.rand(15, 9, generator=torch.Generator().manual_seed(1)) < 0.5
+    kept = torch.rand(15, 9, generator=seeded(1)) < 0.5
     kept[:, 0] = True
     kept[3] = kept[0]
     found = decision.alone(kept)[:, 0] + decision.probability

@@ -10,6 +10,7 @@ import torch
 from scipy.stats import spearmanr
 
 import identilens as idl
+from helpers.heads import doubles, seeded
 from helpers.written import decided
 from helpers.zoo import build, ids
 from identilens.linalg import ProjectedValues
@@ -153,7 +154,7 @@ def test_effects_without_an_order_give_no_correlation_and_scores_without_one_giv
     explained["random"] = torch.tensor([0.2, 0.3, 0.1])
     settings = FaithfulnessSettings(groups=(1, 2), searched=3, draws=3)
     floor = {"same": 0.0, "last": 1e-7}
-    rows = list(evaluate(removal, explained, floor, settings, torch.Generator().manual_seed(0)))
+    rows = list(evaluate(removal, explained, floor, settings, seeded()))
     found = {(row["outcome"], row["explanation"]): row["correlation"] for row in rows}
     assert isnan(found[("same", "raw")])
     assert found[("last", "even")] == 0
@@ -221,10 +222,10 @@ def test_the_finding_says_which_orders_are_not_better_than_random_ones():
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_alternatives_agree_by_their_own_explanations(monkeypatch):
     """Weights of a row over keys with values 0, 1 and 1; only the row that sees all has others."""
-    weights = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.25, 0.25]], dtype=torch.float64)
-    other = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.1, 0.4]], dtype=torch.float64)
+    weights = doubles([[1.0, 0.0, 0.0], [0.5, 0.25, 0.25]])
+    other = doubles([[1.0, 0.0, 0.0], [0.5, 0.1, 0.4]])
     seen = torch.tensor([[True, False, False], [True, True, True]])
-    projected = ProjectedValues.of(torch.tensor([[0.0], [1.0], [1.0]], dtype=torch.float64))
+    projected = ProjectedValues.of(doubles([[0.0], [1.0], [1.0]]))
     head = SimpleNamespace(projected=projected)
     drawn = SampledMap({"layer": 3}, head, [0, 2], weights, seen, None, None)
     assert drawn.free == [1]

@@ -56,40 +56,6 @@ def test_effects_are_those_of_a_plain_hook(lens, outcome, mean):
         assert row["effect_of_mean" if mean else "effect"] == pytest.approx(expected, rel=1e-6)
 
 
-@pytest.mark.parametrize("outcome", ["prediction", "states"])
-def test_estimates_are_those_of_finite_differences_in_the_same_directions(lens, outcome):
-    answer = Answer(lens, lens.read([TEXT])[0], outcome, [3, 8])
-    found = answer.estimates(probes=5, seed=7)
-    step = 1e-6
-
-    def scaled(layer, head, share):
-        def gated(call):
-            output = call.attend()[0].clone()
-            if call.index == layer:
-                output[:, :, head] *= share
-            return output
-
-        run = lens.run([answer.item], gated, whole=True, changes=True, output_hidden_states=True)
-        entries = run.logits[0] if outcome == "prediction" else run.hidden_states[-1][0]
-        return entries[[3, 8]]
-
-    own = scaled(0, 0, 1.0)
-    generator = torch.Generator().manual_seed(7)
-    probes = [torch.randn(own.numel(), generator=generator, dtype=torch.float64) for _ in range(5)]
-    for layer in (0, 1):
-        for head in (0, 1):
-            slope = (scaled(layer, head, 1 + step) - scaled(layer, head, 1 - step)) / (2 * step)
-            if outcome == "prediction":
-                p = own.softmax(-1)
-                slope = (slope - (slope * p).sum(-1, keepdim=True)) * (p / 2).sqrt()
-            else:
-                slope = slope / own.norm()
-            square = sum(float(slope.flatten() @ probe) ** 2 for probe in probes) / 5
-            expected = square if outcome == "prediction" else square**0.5
-            assert expected > 1e-6
-            assert float(found[layer][head]) == pytest.approx(expected, rel=1e-4)
-
-
 def test_a_hidden_key_leaves_the_other_weights_scaled_up(lens):
     found = idl.influence(lens, [TEXT], layers=1, heads=1, queries=("last", 0), directions=0)
     item = lens.read([TEXT])[0]
@@ -220,12 +186,6 @@ def test_an_answer_follows_texts_of_models_that_predict_the_next_token(lens):
     ):
         with pytest.raises(SettingError, match="expected decision"):
             idl.influence(model, "Snow fell.", decision="soon", **options)
-
-
-def test_heads_in_one_run_are_removed_as_alone(lens):
-    answer = Answer(lens, lens.read([TEXT])[0], "states")
-    alone = [value for head in (1, 0) for value in answer.without(0, [head])]
-    assert answer.without(0, [1, 0]) == pytest.approx(alone, rel=1e-9)
 
 
 @pytest.mark.parametrize(("model", "outcome"), [("classifier", "prediction"), ("bert", "states")])

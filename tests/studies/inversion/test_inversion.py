@@ -5,24 +5,13 @@ import pytest
 import torch
 
 import identilens as idl
-from helpers.zoo import build, classifier, example, ids
-from identilens.errors import InputError, UnsupportedModelError
+from helpers.heads import seeded
+from helpers.zoo import build, example, ids
+from identilens.errors import InputError
 from identilens.measures.tokens.margins import Noise
 from identilens.models.candidates import Candidates
 
 TEXT = ids(7)
-FAMILIES = (
-    "gpt2",
-    "opt",
-    "gpt_neox",
-    "llama",
-    "mistral",
-    "gemma3",
-    "gpt_oss",
-    "deepseek_v3",
-    "bert_decoder",
-    "dyck",
-)
 
 
 def made(family, dtype=torch.float64):
@@ -67,7 +56,7 @@ def test_noise_inside_the_margin_never_spoils_decoding(lens):
     """10,000 draws just inside the margin, and one just outside towards the rival."""
     text = [token % 50 for token in TEXT]
     found = idl.inversion(lens, [text], layers=2, noise="int8", bits=8)
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     for position, row in enumerate(found.table.iter_rows(named=True)):
         states = states_of(lens, [[*text[:position], other] for other in range(50)])[2, :, -1]
         own, draws = (
@@ -79,46 +68,6 @@ def test_noise_inside_the_margin_never_spoils_decoding(lens):
         rival = states[int(row["rival"])]
         outside = own + 0.501 * (rival - own)
         assert int((states - outside).norm(dim=1).argmin()) == int(row["rival"])
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_with_and_without_a_cache_in_batches_and_alone(family):
-    one = made(family, torch.float32)
-    with_cache = idl.inversion(one, [TEXT], noise="int8", bits=4)
-    for options in ({"whole_prefix": True}, {"memory_budget": 1}):
-        other = idl.inversion(one, [TEXT], noise="int8", bits=4, **options)
-        for name in ("margin", "norm"):
-            apart = (with_cache.table[name] - other.table[name]).abs() / with_cache.table["norm"]
-            assert apart.max() < 1e-5
-        for name in ("decoded", "recovered", "certified"):
-            assert with_cache.noises[name].to_list() == other.noises[name].to_list()
-    assert with_cache.table["forward_noise"].max() > 0
-
-
-def test_a_pass_ends_after_the_deepest_layer():
-    one = made("gpt2")
-    item = one.read([TEXT])[0]
-    calls = []
-    hook = one.body.h[1].register_forward_hook(lambda *_: calls.append(1))
-    found = Candidates(one, item, (0, 1))
-    calls.clear()
-    list(found.after(item.tensors["input_ids"][:3]))
-    hook.remove()
-    assert not calls
-
-
-def test_keys_and_values_are_those_of_the_models_cache():
-    one = made("llama")
-    item = one.read([TEXT])[0]
-    found = Candidates(one, item, stored="cache").read(item.tensors["input_ids"][None])
-    with torch.no_grad():
-        output = one.body(input_ids=torch.tensor([TEXT]), use_cache=True)
-    # The second is its name below transformers 5.23.
-    cache = output.get("cache") or output["past_key_values"]
-    for layer, states in enumerate(found):
-        held = cache.layers[layer]
-        pair = [part[0].transpose(0, 1).flatten(1) for part in (held.keys, held.values)]
-        assert torch.equal(states[0], torch.cat(pair, 1))
 
 
 def test_padding_and_other_texts_change_nothing(lens):
@@ -220,8 +169,19 @@ def test_inverting_a_cache_and_a_known_beginning(lens):
 def test_states_far_from_every_token_are_read_without_a_certificate(lens):
     [captured] = lens.capture([[token % 50 for token in TEXT]], hidden_states=True)
     states = captured.hidden_states["encoder"][2]
-    spoiled = states + 3 * torch.randn(states.shape, generator=torch.Generator().manual_seed(0))
+    spoiled = states + 3 * torch.randn(states.shape, generator=seeded())
     assert not any(idl.invert(lens, spoiled, layer=2).certified)
+
+
+def test_states_of_an_encoder_are_fitted_token_by_token():
+    one = made("bert")
+    states = states_of(one, [TEXT])[1, 0] + 1e-4
+    found = idl.invert(one, states, layer=1, within=0.1)
+    assert list(found.ids) == TEXT
+    apart = (states_of(one, [TEXT])[1, 0] - states).norm(dim=1)
+    assert found.distances == pytest.approx(apart.tolist())
+    assert (found.margins, found.certified, found.forward_noise) == ((), (True,) * 7, 0.0)
+    assert not any(idl.invert(one, states, layer=1, within=float(apart.norm()) * 0.999).certified)
 
 
 def test_encoders_have_margins_of_texts_that_differ_in_one_or_two_tokens():
@@ -246,16 +206,6 @@ def test_encoders_have_margins_of_texts_that_differ_in_one_or_two_tokens():
     assert found.summary().numbers["changes"] == len(found.table) // 2
 
 
-def test_a_cache_that_forgets_is_refused_for_longer_texts():
-    """A sliding window of 4 keeps three positions."""
-    lens = made("mistral")
-    found = idl.inversion(lens, [ids(3)], stored="cache")
-    assert found.table["position"].max() == 2
-    words = r"cache of layer 0 keeps 3 positions .* the text has 9.*stored='states'"
-    with pytest.raises(InputError, match=words):
-        idl.inversion(lens, [ids(9)], stored="cache")
-
-
 def test_bits_are_the_fewest_with_a_certificate(lens):
     found = idl.inversion(lens, [[4, 8, 15, 16]], noise="float32", bits=(2, 3, 4, 5, 6, 7, 8))
     fewest, by_text = found.bits(), found.by_text()
@@ -271,8 +221,6 @@ def test_bits_are_the_fewest_with_a_certificate(lens):
 def test_inputs_that_are_refused(lens):
     with pytest.raises(InputError, match="no cache of keys and values|single texts"):
         idl.inversion(idl.Lens(build("vit")), example("vit"))
-    with pytest.raises(UnsupportedModelError, match="use stored='states'"):
-        idl.inversion(classifier(), [TEXT], stored="cache")
     with pytest.raises(InputError, match="empty"):
         idl.inversion(idl.load("bundled-decoder"), [""])
     for states, words in (

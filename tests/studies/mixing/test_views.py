@@ -3,6 +3,7 @@
 import polars as pl
 import pytest
 import torch
+from torch.testing import assert_close
 
 from helpers.audits import SCRIPT
 from helpers.browsing import Visit
@@ -63,9 +64,7 @@ def test_maps_hold_every_number_of_the_texts_that_fit(tricky):
     (first,) = [one for one in maps if one.interest]
     assert (first.choices["kind"], first.choices["token"]) == ("encoder", "2: word1")
     assert list(first.layers) == ["contribution", "raw rollout", "effective rollout"]
-    torch.testing.assert_close(
-        first.layers["contribution"], torch.tensor(tricky.array(1, "encoder")[:, 2])
-    )
+    assert_close(first.layers["contribution"], torch.tensor(tricky.array(1, "encoder")[:, 2]))
     cross = next(one for one in maps if one.choices["kind"] == "cross")
     assert list(cross.keys) == tricky.names(0, "cross", "input")
 

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 import torch
 from polars.testing import assert_frame_equal
+from torch.testing import assert_close
 
 import identilens as idl
 from helpers.zoo import build, example, ids, tiny_decoder
@@ -53,7 +54,7 @@ def test_ends_put_into_the_model_leave_it_as_it_is_and_have_the_stated_rollout(f
         rows = found.table.filter(target=target)
         columns = rows.select("value", "lo", "hi").to_torch()
         queries = rows["query"].to_list()
-        torch.testing.assert_close(columns[:, 0], own.raw[-1][queries, target], atol=1e-7, rtol=0)
+        assert_close(columns[:, 0], own.raw[-1][queries, target], atol=1e-7, rtol=0)
         for column, end in enumerate(ENDS, 1):
             maps = found.witness(0, target, end)
             changed = lens.substitute(maps, item)
@@ -61,15 +62,15 @@ def test_ends_put_into_the_model_leave_it_as_it_is_and_have_the_stated_rollout(f
                 moved = (changed.hidden_states[sequence] - states).flatten(1).norm(dim=1)
                 assert (moved <= 1e-5 * states.flatten(1).norm(dim=1)).all()
             again = rolled(maps, range(len(lens.sites(item))), heads)[queries, target]
-            torch.testing.assert_close(again, columns[:, column], atol=1e-7, rtol=0)
+            assert_close(again, columns[:, column], atol=1e-7, rtol=0)
     assert found.table.select((pl.col("hi") - pl.col("lo")).max()).item() > 1e-3
     assert found.witnesses.select("target", "end").rows() == [*product((1, 2), ENDS)]
     assert found.witnesses["moved"].max() < 1e-5
     last = 2 * heads * len(lens.sites(item))
     shown = found.notebook_maps()[last // 2 + 1]
     assert len(found.notebook_maps()) == last
-    torch.testing.assert_close(shown.layers["most"], found.witness(0, 2, "hi")[0, 1, kind])
-    torch.testing.assert_close(shown.layers["raw"], plain_maps(lens, item)[0][1], atol=1e-6, rtol=0)
+    assert_close(shown.layers["most"], found.witness(0, 2, "hi")[0, 1, kind])
+    assert_close(shown.layers["raw"], plain_maps(lens, item)[0][1], atol=1e-6, rtol=0)
     [section] = [one for one in found.sections() if one.anchor == "witnesses"]
     assert "moved no layer's hidden states by more than" in section.text[-1]
 
@@ -84,7 +85,7 @@ def test_the_bundled_encoder_keeps_every_hidden_state(bundled):
         moved = (states - plain).flatten(1).norm(dim=1) / plain.flatten(1).norm(dim=1)
         assert moved.max() <= 1e-5
         again = rolled(maps, range(6), 12)[found.table["query"].to_list(), 11]
-        torch.testing.assert_close(again, found.table[end].to_torch(), atol=1e-7, rtol=0)
+        assert_close(again, found.table[end].to_torch(), atol=1e-7, rtol=0)
     said = found.summary().text
     assert "with every head's output unchanged it may be anything from 0.0054" in said
 
@@ -112,6 +113,15 @@ def test_a_decoder_lists_the_tokens_that_a_query_can_see_and_short_rows_are_poin
     assert short["lowest_rank"].to_list() == short["rank"].to_list()
     assert found.rows.filter(query=1)["certified"].all()
     assert found.rows["tokens"].to_list() == [2, 9, 2, 5]
+    told = []
+    idl.rollout(
+        tiny_decoder(2),
+        [ids(5)],
+        tolerance=("0", "1%"),
+        order=True,
+        progress=lambda *at: told.append(at),
+    )
+    assert [at[0] for at in told] == [0, *range(1, 9), 8]
 
 
 def test_tolerances_widen_and_are_hold_later_layers(bert):

@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 import torch
 from polars.testing import assert_frame_equal
+from torch.testing import assert_close
 
 from helpers.zoo import ids, tiny_encoder
 from identilens.errors import InputError, OutputFolderError
@@ -50,7 +51,7 @@ def test_each_text_against_r_by_plain_projectors(found, heads):
     rows = found.texts.filter(head=1)
     assert rows["text"].to_list() == list(range(6))
     for row, A, P, one in zip(rows.iter_rows(named=True), weights, column, T, strict=True):
-        joined = torch.cat([one, torch.ones(N, 1, dtype=torch.float64)], 1)
+        joined = torch.cat([one, torch.ones(N, 1).double()], 1)
         efficient = A @ joined @ torch.linalg.pinv(joined)
         ignored = ((A - A @ P) @ inside).square().sum() / A.square().sum()
         expected = {
@@ -76,19 +77,16 @@ def test_pairs_by_plain_null_spaces(found, heads):
     weights, _, T = heads
     rows = found.pairs.filter(head=1)
     assert rows.select("first_text", "second_text").rows() == [(0, 1), (2, 3)]
-    eye, ones = torch.eye(N, dtype=torch.float64), torch.ones(N, 1, dtype=torch.float64)
+    eye, ones = torch.eye(N).double(), torch.ones(N, 1).double()
     for row in rows.iter_rows(named=True):
         first, second = row["first_text"], row["second_text"]
         joined = [torch.cat([T[text], ones], 1) for text in (first, second)]
         null = [eye - one @ torch.linalg.pinv(one) for one in joined]
         circle = circularity(weights[first][None], T[first][None], T[second][None], seed=3 + first)
         expected = {
-            "freedom": 2,
-            "overlap": float((null[0] * null[1]).sum()) / 2,
-            "chance": 2 / 6,
-            "change_first": 0.0,
+            "freedom": 2, "overlap": float((null[0] * null[1]).sum()) / 2, "chance": 2 / 6, "change_first": 0.0,
             "disagree": True,
-        }
+        }  # fmt: skip
         assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-9)
         assert row["moved"] > 0.001
         assert row["change_second"] > 0.001
@@ -127,9 +125,9 @@ def test_w_is_of_the_representatives_of_the_pool(lens):
     assert set(members) < set(pool)
     ones = [list(next(iter(lens.capture([text], weights=True))).heads) for text in TEXTS]
     mean = torch.stack([ones[text][1].weights for text in members]).mean(0)
-    torch.testing.assert_close(found.mean_weights(0, 1).double(), mean, atol=1e-6, rtol=0)
+    assert_close(found.mean_weights(0, 1).double(), mean, atol=1e-6, rtol=0)
     effective = torch.stack([ones[text][1].effective.abs() for text in members])
-    torch.testing.assert_close(
+    assert_close(
         found.mean_weights(0, 1, name="effective").double(), effective.mean(0), atol=1e-6, rtol=0
     )
     W, whole = (

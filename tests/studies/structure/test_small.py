@@ -5,8 +5,10 @@ from types import SimpleNamespace
 import polars as pl
 import pytest
 import torch
+from torch.testing import assert_close
 
 import identilens as idl
+from helpers.heads import seeded
 from helpers.structures import structure_of
 from identilens.errors import InputError, NumericalError
 from identilens.runs.files import Manifest
@@ -73,7 +75,7 @@ def test_of_the_sums_after_each_part_the_last_two_are_kept(tmp_path):
 
 def captured(n=3, **changes):
     """A layer of two heads that share their values."""
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     projection = torch.randn(2, 2, 5, generator=generator)
     site = SimpleNamespace(
         kind="encoder", layer=4, output_projection=projection, fixed_projection=projection
@@ -92,11 +94,9 @@ def test_a_layer_as_its_weights_and_the_values_that_they_mix():
     T = layer.values.double().expand(2, -1, -1) @ layer.site.output_projection.double()
     gram = T @ T.mT
     assert view.key == "encoder.layer4"
-    torch.testing.assert_close(
-        view.energy, gram / T.square().sum((-2, -1), keepdim=True), rtol=1e-5, atol=1e-7
-    )
-    torch.testing.assert_close(view.column, T @ torch.linalg.pinv(T), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(view.effective, layer.weights.double() @ view.column)
+    assert_close(view.energy, gram / T.square().sum((-2, -1), keepdim=True), rtol=1e-5, atol=1e-7)
+    assert_close(view.column, T @ torch.linalg.pinv(T), rtol=1e-5, atol=1e-6)
+    assert_close(view.effective, layer.weights.double() @ view.column)
     hidden = LayerView.of(captured(visible=torch.ones(3, 3, dtype=torch.bool).tril()), 7, 3)
     assert not torch.allclose(hidden.effective, view.effective)
     for changes, length, error, words in (

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from torch.testing import assert_close
 
 from helpers.zoo import build, example, ids
 from identilens.errors import InputError, NumericalError, OutputFolderError
@@ -47,7 +48,7 @@ def test_batches_hold_what_each_text_gives_alone(family, tmp_path):
     lens = Lens(build(family))
     # What is a pattern to some readers of files is a name here.
     found = extract(lens, TEXTS, tmp_path / "run[1]*", batch_size=3)
-    torch.testing.assert_close(found.layers, alone(lens, TEXTS), rtol=1e-4, atol=1e-5)
+    assert_close(found.layers, alone(lens, TEXTS), rtol=1e-4, atol=1e-5)
     assert found.lengths == tuple(map(len, TEXTS))
     assert found.token_ids.tolist() == [token for text in TEXTS for token in text]
     names = pl.read_parquet(found.folder / "tokens.parquet", glob=False)["token"].to_list()
@@ -61,9 +62,7 @@ def test_of_an_encoder_decoder_the_encoder_is_read(tmp_path):
         states = lens.model.get_encoder()(
             torch.tensor([TEXTS[2]]), output_hidden_states=True
         ).hidden_states
-    torch.testing.assert_close(
-        found.layers[:, 12:24], torch.stack(states)[:, 0], rtol=1e-4, atol=1e-5
-    )
+    assert_close(found.layers[:, 12:24], torch.stack(states)[:, 0], rtol=1e-4, atol=1e-5)
 
 
 def test_the_file_is_a_plain_array_that_is_mapped(tmp_path):
@@ -136,7 +135,7 @@ def test_what_cannot_be_gone_on_with_starts_anew(spoil, tmp_path, monkeypatch):
     else:
         np.save(folder / "partial.npy", np.zeros((2, 2, 2), "f4"))
     found = extract(lens, TEXTS, tmp_path, batch_size=2)
-    torch.testing.assert_close(found.layers, alone(lens, TEXTS), rtol=1e-4, atol=1e-5)
+    assert_close(found.layers, alone(lens, TEXTS), rtol=1e-4, atol=1e-5)
 
 
 def test_an_unfinished_array_is_never_taken_for_a_whole_one(tmp_path):

@@ -46,13 +46,8 @@ def test_probes_are_built_with_the_settings():
     )
     linear, mlp = (ProbeKind(name, "l2").build(settings) for name in ("linear", "mlp"))
     course = {
-        "learning_rate": (0.01,),
-        "batch_size": 7,
-        "patience": 3,
-        "max_epochs": 5,
-        "seed": 4,
-        "distance": "l2",
-    }
+        "learning_rate": (0.01,), "batch_size": 7, "patience": 3, "max_epochs": 5, "seed": 4, "distance": "l2",
+    }  # fmt: skip
     assert {name: getattr(linear, name) for name in course} == course
     assert {name: getattr(mlp, name) for name in course} == course
     assert mlp.hidden_units == 9
@@ -62,24 +57,16 @@ def test_probes_are_built_with_the_settings():
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"probe": "linear"}, "experiment"),
-        ({"probes": "linear,forest"}, "probes"),
-        ({"probes": ()}, "probes"),
-        ({"layers": ()}, "layers"),
-        ({"distances": ("manhattan",)}, "distances"),
-        ({"experiment": "layers"}, "across-layers"),
-        ({"search": "never"}, "search"),
-        ({"folds": 0}, "folds"),
-        ({"max_epochs": 0}, "max_epochs"),
-        ({"folds": 3, "mlp_folds": 4}, "mlp_folds"),
+        ({"probe": "linear"}, "experiment"), ({"probes": "linear,forest"}, "probes"),
+        ({"probes": ()}, "probes"), ({"layers": ()}, "layers"), ({"distances": ("manhattan",)}, "distances"),
+        ({"experiment": "layers"}, "across-layers"), ({"search": "never"}, "search"), ({"folds": 0}, "folds"),
+        ({"max_epochs": 0}, "max_epochs"), ({"folds": 3, "mlp_folds": 4}, "mlp_folds"),
         ({"learning_rates": (0.1, -1.0)}, "learning_rates"),
-        ({"learning_rates": float("inf")}, "learning_rates"),
-        ({"learning_rates": ()}, "learning_rates"),
-        ({"experiment": "neighbours", "offsets": "-1,0,1"}, "experiment"),
-        ({"shares": (0.5, 1.5)}, "shares"),
+        ({"learning_rates": float("inf")}, "learning_rates"), ({"learning_rates": ()}, "learning_rates"),
+        ({"experiment": "neighbours", "offsets": "-1,0,1"}, "experiment"), ({"shares": (0.5, 1.5)}, "shares"),
         ({"shares": 0}, "shares"),
     ],
-)
+)  # fmt: skip
 def test_options_that_make_no_sense(options, expected):
     with pytest.raises(SettingError, match=expected):
         chosen(**options)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from polars.testing import assert_frame_equal
 
+from helpers.heads import seeded
 from helpers.zoo import build, ids
 from identilens.errors import InputError
 from identilens.measures.tokens import LinearProbe
@@ -49,12 +50,8 @@ def test_a_resumed_run_takes_the_rates_of_each_layer_that_it_has_found():
     settings = TokenSettings(probes=("linear",), distances=("cosine",), **QUICK)
     found = Runner(lambda _: None, settings, torch.device("cpu"), print)
     same = {
-        "checkpoint": "model",
-        "probe": "linear",
-        "distance": "cosine",
-        "offset": 0,
-        "share": 1.0,
-    }
+        "checkpoint": "model", "probe": "linear", "distance": "cosine", "offset": 0, "share": 1.0,
+    }  # fmt: skip
     rows = [
         {**same, "layer_trained": layer, "layer_target": 0, "fold": fold, "learning_rate": rate}
         for layer, fold, rate in ((1, 0, 0.01), (2, 0, 0.003), (2, 1, 0.5), (1, 0, None))
@@ -127,11 +124,8 @@ def test_across_layers_holds_the_same_layer_on_its_diagonal(lens, cache):
 def test_layer_to_layer_and_two_checkpoints(lens, cache):
     other = Lens(build("bert", seed=3))
     options = {
-        "experiment": "layer-to-layer",
-        "probes": ("naive", "ridge"),
-        "states": cache,
-        "folds": 2,
-    }
+        "experiment": "layer-to-layer", "probes": ("naive", "ridge"), "states": cache, "folds": 2,
+    }  # fmt: skip
     both = token_identifiability(lens, TEXTS, compare_model=other, **options)
     for name, one in (("model", lens), ("compared", other)):
         alone = token_identifiability(one, TEXTS, **options).table.drop("checkpoint")
@@ -203,6 +197,7 @@ def test_neighbours_and_shares(lens, cache):
     assert few["train_tokens"] == len(token_rows(LENGTHS, keep_training_share(split, 0.5).train))
     assert share.table.filter(pl.col("probe") == "naive")["share"].to_list() == [1.0, 1.0]
     assert share.table["layer_trained"].unique().to_list() == [1]
+    assert share.table["train_rate"].is_null().equals(share.table["probe"] == "naive")
 
 
 def hand_made(layers):
@@ -227,7 +222,7 @@ def hand_made(layers):
     [("linear", "cosine"), ("linear", "l2"), ("mlp", "cosine"), ("mlp", "l2"), ("ridge", "l2")],
 )
 def test_exact_for_an_invertible_map_and_chance_for_random_states(probe, distance):
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded()
     inputs = torch.randn(sum(LENGTHS), 8, generator=generator)
     mixed = inputs @ (
         torch.linalg.qr(torch.randn(8, 8, generator=generator))[0] * torch.linspace(0.5, 2, 8)
@@ -243,7 +238,7 @@ def test_exact_for_an_invertible_map_and_chance_for_random_states(probe, distanc
 
 
 def test_chunks_change_nothing(monkeypatch):
-    layers = torch.randn(2, sum(LENGTHS), 8, generator=torch.Generator().manual_seed(0))
+    layers = torch.randn(2, sum(LENGTHS), 8, generator=seeded())
     run = hand_made(layers + 0.5 * layers[:1])
     for options in ({}, {"experiment": "neighbours", "offsets": (5,)}):
         whole = run(ProbeKind("ridge", "l2"), **options)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from helpers.dycks import MEASURING, QUICK, SETTINGS
+from helpers.heads import seeded
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.train.measuring import head_rows
 from identilens.lab.dyck.train.result import DyckRuns
@@ -38,7 +39,7 @@ def test_the_tables_hold_every_setting_and_seed(study):
 
 
 def test_even_attention_is_needed_but_does_not_look_like_a_stack():
-    tokens = with_start(Dyck().sample_complete(20, 28, torch.Generator().manual_seed(0)))
+    tokens = with_start(Dyck().sample_complete(20, 28, seeded()))
     found = pl.DataFrame(head_rows(uniform_transformer(Dyck()), tokens))
     assert found["accuracy"].to_list() == [1, 1]
     # Even attention put in the place of even attention changes nothing; random attention does.
@@ -53,7 +54,7 @@ def test_a_head_without_values_is_not_used():
     model = uniform_transformer(Dyck())
     with torch.no_grad():
         model.dyck.layers[1].attention.v_proj.weight.zero_()
-    tokens = with_start(Dyck().sample_complete(20, 28, torch.Generator().manual_seed(0)))
+    tokens = with_start(Dyck().sample_complete(20, 28, seeded()))
     found = pl.DataFrame(head_rows(model, tokens))
     assert found["used"].to_list() == [True, False]
     assert found["largest_fall"][1] == 0

@@ -1,9 +1,10 @@
 """Findings' numbers and what charts draw, of results whose tables are written by hand.
 
-`python tests/studies/test_findings.py` records them again.
+`python tests/golden/test_findings.py` records them again.
 """
 
 import json
+import re
 import sys
 from dataclasses import replace
 from functools import partial
@@ -28,6 +29,7 @@ from helpers.written import (
     influenced,
     inverted,
     mixed,
+    rolled,
     scored,
 )
 from identilens.studies.comparison import compare
@@ -80,6 +82,8 @@ CASES = {
     "tokens, two checkpoints": partial(identified, "across-layers", ("model", "compared"), 1),
     "inversion": inverted,
     "inversion of an encoder": partial(inverted, 1, causal=False),
+    "rollout": rolled,
+    "rollout of rows": partial(rolled, 30, witnesses=False),
     "mixing": mixed,
     "mixing of two stacks": two_stacks,
     "structure": by_hand,
@@ -119,11 +123,42 @@ def _layer(leaf, spec):
     return [leaf["mark"]["type"], len(rows), channels]
 
 
+def said(*words):
+    """The numbers in some words."""
+    return [found for one in words for found in re.findall(r"\d[\d.]*\d|\d", one)]
+
+
+def shown(section):
+    """What a part of the report holds: numbers of its words, sums of its table and maps, and lines of tokens."""
+    frame = pl.DataFrame() if section.frame is None else section.frame
+    sums = {one.name: one.sum() for one in frame if one.dtype.is_numeric()}
+    maps = [
+        [
+            *one.choices.values(),
+            one.interest,
+            *said(one.note),
+            len(one.queries),
+            len(one.keys),
+            *one.differences,
+            *(float(layer.nansum()) for layer in one.layers.values()),
+        ]
+        for one in section.maps
+    ]
+    lines = [said(one.html()) for one in section.lines]
+    return [
+        said(*section.text, section.note), len(frame), [*map(rounded, sums.values())],
+        [[*map(rounded, one)] for one in maps], lines,
+    ]  # fmt: skip
+
+
 def findings(result):
-    """Numbers of the finding, and the layers of each chart."""
+    """Numbers of the finding, the layers of each chart, and what the report shows."""
     numbers = {name: rounded(value) for name, value in result.summary().numbers.items()}
     charts = {name: drawn(chart) for name, chart in result.charts().items()}
-    return json.loads(json.dumps({"numbers": numbers, "charts": charts}))
+    sections = {one.anchor: shown(one) for one in result.sections()}
+    lines = [said(result.subject()), *(said(line.text().plain) for line in result.token_lines())]
+    made = {"numbers": numbers, "charts": charts, "sections": sections, "lines": lines}
+    return json.loads(json.dumps(made))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -140,9 +175,12 @@ def record():
         charts = [
             f"   {json.dumps(one)}: {json.dumps(made['charts'][one])}" for one in made["charts"]
         ]
+        others = [
+            f"  {json.dumps(part)}: {json.dumps(made[part])},\n"
+            for part in ("numbers", "sections", "lines")
+        ]
         parts.append(
-            f" {json.dumps(name)}: {{\n"
-            f'  "numbers": {json.dumps(made["numbers"])},\n'
+            f" {json.dumps(name)}: {{\n{''.join(others)}"
             '  "charts": {\n' + ",\n".join(charts) + "\n  }\n }"
         )
     RECORDED.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")

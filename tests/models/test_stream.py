@@ -1,0 +1,95 @@
+"""Parts of the residual stream: they add up to the state that the logits read, family by family; refusals."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+from transformers import GemmaConfig, GemmaForCausalLM
+
+import identilens as idl
+from helpers.chats import answering
+from helpers.heads import seeded
+from helpers.zoo import build, ids
+from identilens.errors import InputError, UnsupportedModelError
+from identilens.models.continuations import answer_ids, followed
+from identilens.models.stream import attention_row, read_stream, require_unembedding, token_of
+
+GEMMA = GemmaConfig(
+    vocab_size=128, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=8,
+)  # fmt: skip
+
+
+def made(name):
+    """A model whose norms, biases and shifts are not those of its initialisation."""
+    model = GemmaForCausalLM(GEMMA) if name == "gemma" else build(name)
+    generator = seeded()
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim == 1:
+                weight += 0.3 * torch.randn(len(weight), generator=generator)
+    return idl.Lens(model.double())
+
+
+def squared(_module, _args, output):
+    return (output[0].square(), *output[1:]) if isinstance(output, tuple) else output.square()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "qwen2", "gpt_neox", "opt", "gemma"])
+def test_parts_add_up_to_what_the_logits_read(name):
+    lens = made(name)
+    item = lens.read([ids(9)])[0]
+    with torch.no_grad():
+        output = lens.model(input_ids=torch.tensor([ids(9)]), output_hidden_states=True)
+    blocks = output.hidden_states
+    for position in (0, 4):
+        stream = read_stream(lens, item, position)
+        assert_close(stream.logits, output.logits[0, position])
+        assert_close(stream.embedding, blocks[0][0, position])
+        attention = [attention_row(layer, position) for layer in stream.layers]
+        state = stream.embedding + attention[0] + stream.feed_forward[0]
+        assert_close(state, blocks[1][0, position])
+        state = state + attention[1] + stream.feed_forward[1]
+        assert_close(state, stream.last)
+        for token in (0, 5, 77):
+            u, besides = stream.direction(token)
+            logit = float(output.logits[0, position, token])
+            assert float(state @ u) + besides == pytest.approx(logit, abs=1e-7)
+        assert stream.centred == (name in ("gpt2", "gpt_neox", "opt"))
+
+
+def test_models_that_are_built_otherwise_are_refused():
+    encoder = idl.Lens(build("bert"))
+    with pytest.raises(UnsupportedModelError, match="it predicts no tokens"):
+        require_unembedding(encoder)
+    for part, words in (
+        ("lm_head", "not the unembedding of its last norm"),
+        ("transformer.ln_f", "do not read a norm of the last hidden state"),
+        ("transformer.h.0", "a layer adds more"),
+    ):
+        lens = made("gpt2")
+        lens.model.get_submodule(part).register_forward_hook(squared)
+        with pytest.raises(UnsupportedModelError, match=words):
+            read_stream(lens, lens.read([ids(9)])[0], 3)
+
+
+def test_tokens_and_answers_are_named_by_their_text():
+    plain, lens = idl.Lens(build("gpt2")), answering("llama")
+    size = require_unembedding(plain).weight.shape[0]
+    assert [token_of(plain, str(number)) for number in (0, size - 1)] == [0, size - 1]
+    known = lens.tokenizer.convert_tokens_to_ids("a")
+    assert token_of(lens, "a") == known
+    assert token_of(lens, "12") == 12, "two tokens, so it is a number"
+    assert token_of(lens, "7") == lens.tokenizer.convert_tokens_to_ids("7")
+    for one, words, message in (
+        (plain, str(size), "1 tokens"), (plain, "a", "0 tokens"), (lens, "ab", r"\['a', 'b'\]"),
+    ):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            token_of(one, words)
+    space, b = lens.tokenizer.convert_tokens_to_ids([" ", "b"])
+    assert answer_ids(lens, "ab") == [(known, b), (space, known, b)]
+    assert answer_ids(lens, " ab") == [(space, known, b)]
+    assert answer_ids(lens, "ß") == [], "its tokens are unknown"
+    item = lens.read("b")[0]
+    before = item.tensors["input_ids"].tolist()
+    assert followed(lens, item, ()) is item
+    assert followed(lens, item, (known, b)).tensors["input_ids"].tolist() == [*before, known, b]
