@@ -6,6 +6,7 @@ import sys
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
+from pkgutil import resolve_name
 from runpy import run_path
 from typing import get_args, get_origin
 
@@ -125,7 +126,7 @@ def test_no_import_circle():
 def test_a_study_knows_no_other_study_and_its_views_no_result():
     """Libraries that several studies share stand below them; what belongs to one stands in its folder."""
     shared = {
-        "registry", "reports", "drawn", "heads", "head_views", "items", "outcomes", "perturbation",
+        "registry", "reports", "settings", "drawn", "heads", "head_views", "items", "outcomes", "perturbation",
         "perturbation_views",
     }  # fmt: skip
     allowed = {("audit", "certify"), ("patterns", "certify"), ("answer", "certify")}
@@ -190,6 +191,9 @@ def test_starting_imports_nothing_heavy():
     assert heavy_imports("import identilens") == []
     assert heavy_imports(start, "--version") == []
     assert heavy_imports(start, "--help") == []
+    helped = "[make_app()([name, '--help'], result_action='return_none') for name in sys.argv[1:]]"
+    studies = [name for name, entry in STUDIES.items() if entry.settings]
+    assert heavy_imports(f"from identilens.cli.app import make_app; {helped}", *studies) == []
     assert heavy_imports("import polars; sys.exit()") == ["polars"], (
         "else the test would see nothing"
     )
@@ -213,6 +217,9 @@ def test_every_study_is_registered_and_those_of_the_core_have_the_same_files():
 def test_a_study_has_settings_a_result_and_its_registered_name(name):
     study = study_named(name)
     assert study.name == name == study.result_type.analysis
+    entry = STUDIES[name]
+    light = (entry.settings and resolve_name(entry.settings), entry.takes)
+    assert light == (study.settings_type, study.takes) or name.startswith("lab")
     assert issubclass(study.settings_type, Settings)
     assert is_dataclass(study.settings_type)
     assert issubclass(study.result_type, Result)

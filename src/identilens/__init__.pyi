@@ -3,8 +3,6 @@ import collections.abc
 import pathlib
 import typing
 
-import torch
-
 from . import claims as claims
 from . import errors as errors
 from . import lab as lab
@@ -113,7 +111,7 @@ def alternatives(
         answer: For prediction and states: position or token of the predictions, or states, that count; last for the
             prediction and all states by default.
         together: For prediction and states: change the rows of all chosen heads together.
-        settings: All settings at once, as a `identilens.studies.alternatives.study.AlternativeSettings`; those that are passed by name come first.
+        settings: All settings at once, as a `identilens.studies.alternatives.settings.AlternativeSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
@@ -169,7 +167,7 @@ def answer(
         needed: Also run the model without each segment of the prompt, once for each, and take the probability of the
             answer again.
         seed: Seed of the drawn rows.
-        settings: All settings at once, as a `identilens.studies.answer.study.AnswerSettings`; those that are passed by name come first.
+        settings: All settings at once, as a `identilens.studies.answer.settings.AnswerSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
@@ -270,11 +268,10 @@ def certify(
     outcome: typing.Literal['head', 'layer', 'states', 'prediction'] = ...,
     tolerance: float | int | str | collections.abc.Sequence[float | str] | None = ...,
     answer: int | str | collections.abc.Sequence[int | str] | None = ...,
-    pin_tolerance: float = ...,
-    claim: str | claims.Claim | collections.abc.Sequence[str | claims.Claim] = ...,
+    claim: typing.Any | str | collections.abc.Sequence[typing.Any] = ...,
     pattern: str | collections.abc.Sequence[str] = ...,
-    segment: str | claims.Claim | collections.abc.Sequence[str | claims.Claim] = ...,
-    source: str | torch.Tensor | collections.abc.Sequence[str | torch.Tensor] = ...,
+    segment: typing.Any | str | collections.abc.Sequence[typing.Any] = ...,
+    source: typing.Any | str | collections.abc.Sequence[typing.Any] = ...,
     certificates: bool = ...,
     order: bool = ...,
     settings: typing.Any = ...,
@@ -308,7 +305,6 @@ def certify(
             (0.01change, 0.001nats). Default: 0 and bfloat16 for the head, bfloat16 and 1% for its layer, 1% otherwise.
         answer: Position or token of the predictions, or states, that count; last for the prediction and all states by
             default.
-        pin_tolerance: Largest width of an interval whose weight counts as pinned.
         claim: Words whose attention is certified ("the storm"), or a claim on it ("the storm > 0.3", "storm > ferry"):
             is it true in every alternative? Every run of tokens that spells the words, and that the row sees to its
             end, counts. In Python also what `identilens.claims` makes.
@@ -321,7 +317,7 @@ def certify(
             direction of the residual stream.
         certificates: Write a file for each claim, row and tolerance, from which anyone can check the ends.
         order: Certify also which keys have the same order in every alternative; takes about twice as long.
-        settings: All settings at once, as a `identilens.studies.certify.study.CertifySettings`; those that are passed by name come first.
+        settings: All settings at once, as a `identilens.studies.certify.settings.CertifySettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
@@ -397,7 +393,7 @@ def faithfulness(
         attribution: Among explanations of a decision gradient × input, integrated gradients and occlusion, which need
             captum.
         seed: Seed of the random numbers.
-        settings: All settings at once, as a `identilens.studies.faithfulness.sampling.FaithfulnessSettings`; those that are passed by name come first.
+        settings: All settings at once, as a `identilens.studies.faithfulness.settings.FaithfulnessSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
@@ -466,7 +462,7 @@ def influence(
         removed: Heads of each text that are removed: those with the largest estimates. All by default, or 32 where
             more than 512 are chosen; the others have an estimate only.
         seed: Seed of the random directions.
-        settings: All settings at once, as a `identilens.studies.influence.study.InfluenceSettings`; those that are passed by name come first.
+        settings: All settings at once, as a `identilens.studies.influence.settings.InfluenceSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
@@ -531,7 +527,7 @@ def inversion(
         memory_budget: Largest size of a batch of candidates, such as 512MiB. Default: 256MiB.
         max_length: Cut longer texts to this many tokens.
         seed: Seed of random noise.
-        settings: All settings at once, as a `identilens.studies.inversion.study.InversionSettings`; those that are passed by name come first.
+        settings: All settings at once, as a `identilens.studies.inversion.settings.InversionSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
@@ -598,7 +594,7 @@ def mixing(
         seed: Seed of the random probes.
         tags: Which tags of a treebank are used: its own (xpos) or the universal ones (upos).
         track: Show which inputs contribute to this token, layer by layer.
-        settings: All settings at once, as a `identilens.studies.mixing.study.MixingSettings`; those that are passed by name come first.
+        settings: All settings at once, as a `identilens.studies.mixing.settings.MixingSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
@@ -655,7 +651,7 @@ def patterns(
         kind: Kind of attention; all kinds of the model by default. Layers count from 0 within each kind.
         tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
             (model, bfloat16, float16, float32); 0 by default.
-        pattern: Patterns: previous, next, current, first, duplicate, induction, separator, punctuation. Default: these.
+        pattern: Patterns: previous, next, current, first, duplicate, induction, separator, punctuation. Default: all.
             Of sentences from a treebank also arcs, or single relations, such as "nsubj to head" or "nsubj from head".
         rows: Rows (or arcs) of each text, layer and pattern that the score rests on, drawn by the seed from those that
             have the pattern; the same for all heads of a layer.
@@ -664,7 +660,7 @@ def patterns(
             usually measured on them.
         sequences: Number of such texts.
         seed: Seed of the drawn rows, and of random sequences.
-        settings: All settings at once, as a `identilens.studies.patterns.study.PatternSettings`; those that are passed by name come first.
+        settings: All settings at once, as a `identilens.studies.patterns.settings.PatternSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
@@ -719,7 +715,7 @@ def rollout(
         witnesses: Save maps that reach both ends of each target, for all queries at once, and put them into the model.
             For one tolerance.
         max_length: Cut longer texts to this many tokens.
-        settings: All settings at once, as a `identilens.studies.rollout.study.RolloutSettings`; those that are passed by name come first.
+        settings: All settings at once, as a `identilens.studies.rollout.settings.RolloutSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
@@ -781,7 +777,7 @@ def structure(
         compared_pairs: Number of pairs of texts whose null spaces are compared.
         perturbed: Number of representatives whose weights are perturbed and put back into the model.
         seed: Seed of clusters, pool and perturbations.
-        settings: All settings at once, as a `identilens.studies.structure.study.StructureSettings`; those that are passed by name come first.
+        settings: All settings at once, as a `identilens.studies.structure.settings.StructureSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.

@@ -144,7 +144,7 @@ def run_toy(tmp_path, monkeypatch, capsys, **prints):
 
     def ran(study, *, out, progress, ray, **choices):
         asked.append((study.settings, out, progress, ray, choices))
-        return SimpleNamespace(show=lambda: print("shown"), to_json=lambda: '{"finding": "found"}')
+        return SimpleNamespace(show=lambda: print("shown"), to_json=lambda **also: json.dumps(also))
 
     monkeypatch.setattr(commands, "run_study", ran)
     monkeypatch.setattr(commands, "write_report", lambda out: Path("r.html"))
@@ -163,7 +163,7 @@ def test_what_a_study_prints(tmp_path, monkeypatch, capsys):
     assert run_toy(*given, quiet=True) == (False, "")
     progress, written = run_toy(*given, json=True)
     assert not progress
-    assert json.loads(written) == {"finding": "found", "report": "r.html"}
+    assert json.loads(written) == {"report": "r.html"}
 
 
 def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):

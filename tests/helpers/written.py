@@ -52,11 +52,10 @@ def certainty(queries=((0, 0), (0, 1), (1, 0)), tolerances=("0", "1%"), kinds=("
                 named = at | {"query_token": f"q{query}"}
                 for key, weight in enumerate((0.5, 0.25, 0.25)):
                     less = 0.125 * key * (1 + looser) + 0.0625 * head
-                    pinned = key == 0 and head == 0
                     table.append({
                         **named, "outcome": "head", "functional": f"key {key}", "key": key,
                         "token": "abc"[key], "value": weight, "lo": max(0.0, weight - less),
-                        "hi": weight + less, "radius": 0.125, "pinned": pinned, "effective": weight - 0.125,
+                        "hi": weight + less, "radius": 0.125, "effective": weight - 0.125,
                         "minimum_norm": 0.375, "norm_share": (0.5, 0.375, 0.125)[key], "contribution": 0.25,
                         "removal": 0.0625, "verdict": _VERDICTS[key],
                     })  # fmt: skip

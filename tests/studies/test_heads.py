@@ -11,15 +11,8 @@ from identilens.errors import InputError
 from identilens.runs.study import Output
 from identilens.studies import head_views
 from identilens.studies.head_views import axis_tokens, file_name, head_name, of_whole_groups
-from identilens.studies.heads import (
-    PartsByText,
-    Place,
-    RowSettings,
-    RowStudy,
-    TextHeads,
-    joined,
-    named_places,
-)
+from identilens.studies.heads import PartsByText, Place, RowStudy, TextHeads, joined, named_places
+from identilens.studies.settings import RowSettings
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 

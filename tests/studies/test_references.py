@@ -8,7 +8,8 @@ import torch
 import identilens as idl
 from helpers.zoo import build, ids
 from identilens.errors import InputError
-from identilens.studies.certify.study import CertifySettings, CertifyStudy
+from identilens.studies.certify.settings import CertifySettings
+from identilens.studies.certify.study import CertifyStudy
 from identilens.studies.heads import lens_reference
 
 TEXTS = [ids(6), ids(5, 1), ids(7, 2)]

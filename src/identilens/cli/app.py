@@ -261,7 +261,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, before)
 
 
-def _warn(message: Warning | str, *_: object) -> None:
+def _warn(message: object, *_: object) -> None:
     print(printable(f"warning: {message}"), file=sys.stderr)
 
 

@@ -1,7 +1,6 @@
 """The command of each study, made from the study's settings when it is called."""
 
 import inspect
-import json
 from collections.abc import Callable, Sequence
 from pkgutil import resolve_name
 from typing import Annotated, Any
@@ -35,8 +34,9 @@ def __getattr__(name: str) -> Callable[..., None]:
 
 def study_command(entry: Entry) -> Callable[..., None]:
     """Return the function whose parameters are the options of a study: of its inputs, its settings and the run."""
-    study = resolve_name(entry.place)
-    groups = [(name, *INPUTS[name]) for name in study.takes]
+    kind = resolve_name(entry.settings or entry.place)
+    takes = getattr(kind, "takes", entry.takes)
+    groups = [(name, *INPUTS[name]) for name in takes]
 
     def command(**given: Any) -> None:
         quiet_transformers()
@@ -45,10 +45,10 @@ def study_command(entry: Entry) -> Callable[..., None]:
         if "chats" in given:
             given["chats"] = given["chats"].kept()
         run, prints = given["run"], given["prints"]
-        longest = getattr(given["settings"], "max_length", None)
-        inputs = load_inputs(given, study.takes, {}, longest)
-        options = [given[name] for name in study.takes]
-        bound = bound_study(study, inputs, given["settings"], options)
+        settings = given["settings"]
+        inputs = load_inputs(given, takes, {}, getattr(settings, "max_length", None))
+        options = [given[name] for name in takes]
+        bound = bound_study(resolve_name(entry.place), inputs, settings, options)
         shown = not (prints.json or prints.quiet)
         result = run_study(
             bound, out=run.out, progress=shown, ray=given["cluster"].chosen, **run.choices
@@ -58,12 +58,12 @@ def study_command(entry: Entry) -> Callable[..., None]:
             result.show()
             say(f"report: {report}")
         elif prints.json:
-            print(json.dumps(json.loads(result.to_json()) | {"report": report}))
+            print(result.to_json(report=report))
 
     groups = [
         *groups,
         ("run", "Run", RunOptions),
-        ("settings", "Settings", study.settings_type),
+        ("settings", "Settings", getattr(kind, "settings_type", kind)),
         ("prints", "What is printed", PrintOptions),
         ("cluster", "Cluster", RayOptions),
     ]
@@ -86,7 +86,8 @@ def with_options(
             inspect.Parameter(
                 name,
                 inspect.Parameter.KEYWORD_ONLY,
-                default=inspect.Parameter.empty if needed else settings(),
+                # Defaults are checked when they are used: a check may import what the help does not need.
+                default=inspect.Parameter.empty if needed else object.__new__(settings),
                 annotation=Annotated[
                     settings, Parameter(name="*", group=Group(heading, sort_key=order))
                 ],

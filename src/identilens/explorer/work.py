@@ -36,6 +36,7 @@ from identilens.studies.faithfulness.result import decision_line
 from identilens.studies.head_views import size_in_words
 from identilens.studies.inversion.study import inversion
 from identilens.studies.mixing.study import mixing
+from identilens.studies.settings import Outcome, tolerances
 
 MOST_TOKENS = 256
 """Tokens of a text; longer ones are cut."""
@@ -139,11 +140,11 @@ def proven_row(
     _require_query(head, query)
     head.refuse_sink()
     named = coerce("outcome", Literal["head", "layer", "answer"], outcome)
-    stays: outcomes.Outcome = at.answer.outcome if named == "answer" else named
+    stays: Outcome = at.answer.outcome if named == "answer" else named
     kept = outcomes.kept_outcome(
         stays, head, query, lambda: at.beside(head, "layer"), lambda: at.answer
     )
-    [read] = outcomes.tolerances([tolerance], stays, "float32")
+    [read] = tolerances([tolerance], stays, "float32")
     # A page shows no radius.
     radii = torch.full((2, 1), torch.nan)
     row = certified_row(kept, " " * len(head.keys), kept.allowed(read), radii=radii)
@@ -194,7 +195,7 @@ def same_answer(
     for one in heads:
         one.refuse_sink()
     answer, own = at.answer, torch.stack([one.attention[query] for one in heads])
-    [read] = outcomes.tolerances([tolerance], answer.outcome, "float32")
+    [read] = tolerances([tolerance], answer.outcome, "float32")
     found = keep_answer(answer, heads, query, read, [], coerce("aim", Aim, aim))
     run = at.lens.substitute(in_row(heads, query, found.weights), at.item)
     maps = []

@@ -46,7 +46,8 @@ from identilens.studies.audit.result import Audit
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.audit.study import audit
 from identilens.studies.mixing.result import Mixing
-from identilens.studies.mixing.study import MixingSettings, mixing
+from identilens.studies.mixing.settings import MixingSettings
+from identilens.studies.mixing.study import mixing
 from identilens.studies.tokens.result import TokenIdentifiability
 from identilens.studies.tokens.settings import TokenSettings
 from identilens.studies.tokens.study import token_identifiability

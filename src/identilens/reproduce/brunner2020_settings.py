@@ -16,7 +16,7 @@ from identilens.runs.result import Result
 from identilens.runs.settings import LIST, NonNegative, Positive, Settings
 from identilens.runs.tables import Tables, markdown_table
 from identilens.studies.audit.settings import AuditSettings
-from identilens.studies.mixing.study import MixingSettings
+from identilens.studies.mixing.settings import MixingSettings
 from identilens.studies.tokens.settings import ProbeName, TokenSettings
 
 Rows = list[tuple[str, str, str, str]]

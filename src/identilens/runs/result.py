@@ -174,8 +174,8 @@ class Result(ABC):
             write_atomically(paths[-1], lambda temporary, frame=frame: frame.write_csv(temporary))
         return paths
 
-    def to_json(self) -> str:
-        """Return the finding, its named numbers, every table and the citation as JSON; what is not finite is null."""
+    def to_json(self, **also: Any) -> str:
+        """Return the finding, its numbers, every table, the citation and more as JSON; what is not finite is null."""
         finding = self.summary()
         numbers = {
             name: None if isinstance(value, float) and not isfinite(value) else value
@@ -189,6 +189,7 @@ class Result(ABC):
             "numbers": numbers,
             "tables": tables,
             "citation": citation(self.provenance),
+            **also,
         }
         return json.dumps(written, allow_nan=False, default=float)
 

@@ -25,10 +25,11 @@ from identilens.models.reading import read_head
 from identilens.models.sequences import names_at, position_names, sides
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
-from identilens.runs.settings import Kind, Numbers, Positions, Positive, Settings, parse_numbers
+from identilens.runs.settings import Kind, parse_numbers
 from identilens.runs.study import Output, R, S, Study
 from identilens.runs.tables import Columns, Row
 from identilens.studies.items import Items, read_items
+from identilens.studies.settings import HeadSettings, RowSettings
 
 _LISTED = 60
 """Characters of the list of texts in a warning."""
@@ -38,44 +39,6 @@ _ROWS = 8
 
 _TEXTS = 4
 """Texts whose parts are in memory."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadSettings(Settings):
-    """Which heads.
-
-    Attributes:
-        layers: Layers, counted from 0; all by default.
-        heads: Heads, counted from 0; all by default.
-        max_length: Cut longer texts to this many tokens.
-    """
-
-    layers: Numbers | None = None
-    heads: Numbers | None = None
-    max_length: Positive | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class KindSettings(HeadSettings):
-    """Which heads, of every kind of attention.
-
-    Attributes:
-        kind: Kind of attention; all kinds of the model by default. Layers count from 0 within each kind.
-    """
-
-    kind: Kind | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowSettings(KindSettings):
-    """Which rows of which heads.
-
-    Attributes:
-        queries: Position (or several, 3,10-12) or token of a row; all rows by default. A token selects every position
-            where it occurs; last is the last row, and negative positions count from the end.
-    """
-
-    queries: Positions | None = None
 
 
 @dataclass(frozen=True)
@@ -300,9 +263,7 @@ class RowStudy(HeadStudy[W, R]):
 
     def run(self, part: int) -> Output:
         """Return the tables of some rows of one head."""
-        return self._output(*self.parts[part])
-
-    def _output(self, place: Place, queries: Sequence[int]) -> Output:
+        place, queries = self.parts[part]
         if self._read is None or self._read[0] is not place:
             asked = self.settings.queries
             rows = None if asked is None else self.heads.requested(place, asked)

@@ -1,18 +1,17 @@
 """What must stay the same when weights change, and how nearly: the outcome and the tolerances of a certificate."""
 
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import expm1, sqrt
-from typing import Any, Literal
+from typing import Any
 
 import polars as pl
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.errors import InputError, SettingError
+from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS, HeadValues, ProjectedValues, SimplexSpace, head_values
 from identilens.linalg.simplex import joint_space
 from identilens.measures.attention.checks import checked_weights
@@ -23,23 +22,8 @@ from identilens.models.layout import Site, find_site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer, Left, Measure
 from identilens.models.token_names import unmarked
-from identilens.runs.settings import Settings, Tolerances
 from identilens.studies.heads import named_places
-
-Outcome = Literal["head", "layer", "states", "prediction"]
-Answered = Literal["states", "prediction"]
-"""An outcome of the whole model."""
-
-ROUNDING = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2**-24, "float64": 2**-53}
-"""Unit roundoff of a precision: the relative error of a number that is rounded to it."""
-
-DEFAULTS: dict[str, tuple[str, ...]] = {
-    "head": ("0", "bfloat16"),
-    "layer": ("bfloat16", "1%"),
-    "states": ("1%",),
-    "prediction": ("1%",),
-}
-"""Tolerances where none are given, by outcome."""
+from identilens.studies.settings import ROUNDING, UNITS, Answered, Outcome, Tolerance
 
 _NORMED = (
     "The model normalises what its heads mix before it projects it. The output of a head is here what it mixes, before "
@@ -47,8 +31,6 @@ _NORMED = (
     "may change nothing either, and are not counted. Lengths of outputs, and shares of them, are before the norm."
 )
 
-UNITS = {"prediction": "nats", "states": "relative change"}
-"""Unit of the change of an outcome."""
 
 WITHIN = 0.1
 """A weight or rollout value a is determined if every alternative keeps it within this share: 0.9 a to 1.1 a.
@@ -78,73 +60,8 @@ FEW_KEYS = (
 )
 """What is said where no other weights have exactly the same outcome."""
 
-_UNITS = {"nats": "prediction", "change": "states"}
 _NAMED = 3
 """Positions of an answer that are named."""
-
-
-@dataclass(frozen=True)
-class Tolerance:
-    """How much an outcome may change and count as the same.
-
-    Attributes:
-        name: As tables have it: 0, 1%, bfloat16, 0.001nats, 0.01change.
-        size: The number.
-        unit: Empty for a share: of the length of the output of the head or layer, or of the row's effect on states
-            and prediction. Else nats (prediction) or change (relative change of the states).
-    """
-
-    name: str
-    size: float
-    unit: str = ""
-
-
-def tolerances(
-    given: Iterable[float | int | str] | None, outcome: Outcome, precision: str | torch.dtype
-) -> list[Tolerance]:
-    """Return tolerances by the way they are written; ``model`` is the model's precision.
-
-    Raises:
-        SettingError: For one that cannot be read, or whose unit is not the outcome's.
-    """
-    read = {}
-    for one in DEFAULTS[outcome] if given is None else given:
-        name = str(precision if one == "model" else one).strip().removeprefix("torch.")
-        match = re.fullmatch(r"(\d+\.?\d*(?:e-\d+)?|\.\d+)\s*(%|nats|change)?", name)
-        if name in ROUNDING:
-            found = Tolerance(name, ROUNDING[name])
-        elif match is None or (match[2] in _UNITS and _UNITS[match[2]] != outcome):
-            expected = "as 0, a share such as 0.01 or 1%, or model, bfloat16, float16 or float32"
-            units = [f"{unit} ({of})" for unit, of in _UNITS.items()]
-            expected += f"; also with the unit {' or '.join(units)} of that outcome"
-            raise SettingError("tolerance", expected, one)
-        elif match[2] in _UNITS:
-            found = Tolerance(f"{float(match[1]):g}{match[2]}", float(match[1]), match[2])
-        else:
-            size = float(match[1]) / (100 if match[2] else 1)
-            found = Tolerance(f"{100 * size:g}%" if size else "0", size)
-        read[found.name] = found
-    return list(read.values())
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToleranceSettings(Settings):
-    """How much each head's output may change.
-
-    Attributes:
-        tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
-            (model, bfloat16, float16, float32); 0 by default.
-    """
-
-    tolerance: Tolerances | None = None
-
-    def check(self) -> None:
-        """Check that tolerances can be read."""
-        self.read_tolerances("float32")
-
-    def read_tolerances(self, precision: str | torch.dtype) -> list[Tolerance]:
-        """Return the tolerances; 0 if there are none."""
-        return tolerances(self.tolerance or ("0",), "head", precision)
 
 
 def exactness(tolerance: str, outcome: str = "head") -> str:

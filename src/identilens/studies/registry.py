@@ -14,11 +14,16 @@ class Entry:
     Attributes:
         place: Module and class of the study, separated by a colon.
         help: One line that says what the study answers.
+        settings: Module and class of its settings, which import nothing heavy; empty in the laboratory, whose
+            studies have to be imported for their help.
+        takes: Names of its inputs.
         research: Whether the help of the program has only its name.
     """
 
     place: str
     help: str
+    settings: str = ""
+    takes: tuple[str, ...] = ("lens", "texts")
     research: bool = False
 
 
@@ -26,55 +31,68 @@ STUDIES: dict[str, Entry] = {
     "audit": Entry(
         "identilens.studies.audit.study:AuditStudy",
         "How much of each map is certain, influential, or neither.",
+        "identilens.studies.audit.settings:AuditSettings",
     ),
     "certify": Entry(
         "identilens.studies.certify.study:CertifyStudy",
         "The proven interval of each weight, claim and source.",
+        "identilens.studies.certify.settings:CertifySettings",
     ),
     "answer": Entry(
         "identilens.studies.answer.study:AnswerStudy",
         "Where an answer attends in its conversation, how surely.",
+        "identilens.studies.answer.settings:AnswerSettings",
+        takes=("lens", "chats"),
     ),
     "influence": Entry(
         "identilens.studies.influence.study:InfluenceStudy",
         "What the model's answer loses without a head or a key.",
+        "identilens.studies.influence.settings:InfluenceSettings",
     ),
     "patterns": Entry(
         "identilens.studies.patterns.study:PatternStudy",
         "Heads with a published pattern, in every alternative.",
+        "identilens.studies.patterns.settings:PatternSettings",
     ),
     "alternatives": Entry(
         "identilens.studies.alternatives.study:AlternativeStudy",
         "Other weights with the same output, put back.",
+        "identilens.studies.alternatives.settings:AlternativeSettings",
     ),
     "tokens": Entry(
         "identilens.studies.tokens.study:TokenStudy",
         "Can the input token be read from its hidden state.",
+        "identilens.studies.tokens.settings:TokenSettings",
         research=True,
     ),
     "inversion": Entry(
         "identilens.studies.inversion.study:InversionStudy",
         "Is the text in its states or cache, exactly.",
+        "identilens.studies.inversion.settings:InversionSettings",
         research=True,
     ),
     "mixing": Entry(
         "identilens.studies.mixing.study:MixingStudy",
         "How much each input token contributes to each state.",
+        "identilens.studies.mixing.settings:MixingSettings",
         research=True,
     ),
     "rollout": Entry(
         "identilens.studies.rollout.study:RolloutStudy",
         "The range of attention rollout with all heads' outputs kept.",
+        "identilens.studies.rollout.settings:RolloutSettings",
         research=True,
     ),
     "structure": Entry(
         "identilens.studies.structure.study:StructureStudy",
         "What the attention of many texts has in common.",
+        "identilens.studies.structure.settings:StructureSettings",
         research=True,
     ),
     "faithfulness": Entry(
         "identilens.studies.faithfulness.study:FaithfulnessStudy",
         "Do explanations follow the model; what a decision needs.",
+        "identilens.studies.faithfulness.settings:FaithfulnessSettings",
         research=True,
     ),
     "lab dyck train": Entry(

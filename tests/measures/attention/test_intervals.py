@@ -57,7 +57,6 @@ def test_line_by_hand():
     assert found.lo.tolist() == pytest.approx([0, 0, 0], abs=1e-9)
     assert found.hi.tolist() == pytest.approx([0.5, 0.5, 1.0], abs=1e-9)
     assert found.nullity == 1
-    assert not found.pinned.any()
     assert not certify_row(LINE_ROW, LINE).above.any()
 
 
@@ -68,7 +67,6 @@ def test_order_that_the_intervals_alone_do_not_prove():
     found = certify_row(row, T)
     assert found.intervals.lo.tolist() == pytest.approx([0.3, 0.0, 0.0, 0.1], abs=1e-9)
     assert found.intervals.hi.tolist() == pytest.approx([0.6, 0.6, 0.3, 0.1], abs=1e-9)
-    assert found.intervals.pinned.tolist() == [False, False, False, True]
     # Key 0 keeps its lead of 0.3 over key 2, though their intervals meet.
     assert found.above.nonzero().tolist() == [[0, 2], [0, 3]]
     assert found.top is None
@@ -129,7 +127,6 @@ def test_no_alternative_leaves_its_interval_or_reverses_a_certified_pair(
         assert int(found.above[found.top].sum()) == (n if seen is None else int(seen.sum())) - 1
     if space.nullity == 0:
         assert torch.equal(lo, hi)
-        assert found.intervals.pinned.all()
 
 
 @settings(max_examples=8, deadline=None)
@@ -155,7 +152,6 @@ def test_identifiable_rows_are_points_and_fully_ordered():
     found = certify_row(A[3], T)
     assert_close(found.intervals.lo, A[3], atol=1e-15, rtol=0)
     assert torch.equal(found.intervals.hi, found.intervals.lo)
-    assert found.intervals.pinned.all()
     assert found.top == int(A[3].argmax())
     assert int(found.above.sum()) == 8 * 7 // 2
 
@@ -168,7 +164,6 @@ def test_only_visible_keys_take_part():
     assert torch.allclose(found.intervals.hi[:9], alone.intervals.hi, atol=1e-8)
     assert torch.equal(found.above[:9, :9], alone.above)
     assert found.intervals.hi[9:].abs().max() == 0
-    assert found.intervals.pinned[9:].all()
     assert not found.above[9:].any()
     assert not found.above[:, 9:].any()
 

@@ -12,7 +12,8 @@ from identilens.errors import InputError, SettingError
 from identilens.models import outcome
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_head, read_layer
-from identilens.studies.outcomes import changed, of_answer, of_layer, tolerances
+from identilens.studies.outcomes import changed, of_answer, of_layer
+from identilens.studies.settings import tolerances
 
 IDS = {"input_ids": torch.arange(5, 21)[None]}
 TEXT = "The ferry did not sail, because the storm had broken the mast of the ship in the harbour."

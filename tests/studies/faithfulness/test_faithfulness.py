@@ -19,7 +19,8 @@ from identilens.models.reading import read_head
 from identilens.models.rollouts import final_rollouts
 from identilens.models.substitution import Rows
 from identilens.studies.faithfulness.evaluation import evaluate
-from identilens.studies.faithfulness.sampling import FaithfulnessSettings, SampledMap, sampled_maps
+from identilens.studies.faithfulness.sampling import SampledMap, sampled_maps
+from identilens.studies.faithfulness.settings import FaithfulnessSettings
 from identilens.studies.faithfulness.study import determinacy_rows, faithfulness
 
 QUICK = {"rows": 2, "groups": (1, 2), "searched": 4, "alternatives": 2}

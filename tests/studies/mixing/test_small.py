@@ -12,7 +12,8 @@ from identilens.errors import InputError, SettingError
 from identilens.models.lens import Lens
 from identilens.runs.conllu import read_conllu
 from identilens.studies.mixing.result import Mixing
-from identilens.studies.mixing.study import MixingSettings, MixingStudy, mixing
+from identilens.studies.mixing.settings import MixingSettings
+from identilens.studies.mixing.study import MixingStudy, mixing
 from identilens.studies.mixing.tagging import tag_tokens
 
 

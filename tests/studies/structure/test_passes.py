@@ -14,7 +14,8 @@ from identilens.measures.structure.perturbation import perturbation_directions
 from identilens.models.lens import Lens
 from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure import study as passes
-from identilens.studies.structure.study import StructureSettings, StructureStudy, structure
+from identilens.studies.structure.settings import StructureSettings
+from identilens.studies.structure.study import StructureStudy, structure
 
 N = 7
 TEXTS = [ids(N, seed) for seed in range(6)]

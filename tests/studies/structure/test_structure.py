@@ -6,7 +6,8 @@ import torch
 
 from helpers.zoo import build, ids
 from identilens.models.lens import Lens
-from identilens.studies.structure.study import StructureSettings, StructureStudy, structure
+from identilens.studies.structure.settings import StructureSettings
+from identilens.studies.structure.study import StructureStudy, structure
 
 N = 12
 

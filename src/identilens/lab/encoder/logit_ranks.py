@@ -18,8 +18,9 @@ from identilens.runs.result import Finding, Result
 from identilens.runs.settings import LIST, NonNegative, Positive
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import HEAD, integers, table_of
-from identilens.studies.heads import HeadSettings, HeadStudy, PartsByText, Place, TextHeads
+from identilens.studies.heads import HeadStudy, PartsByText, Place, TextHeads
 from identilens.studies.items import read_items
+from identilens.studies.settings import HeadSettings
 
 _FINDING = """\
 {realisable:.1%} of {alternatives:,} random alternatives of {maps:attention map} have logits of rank at most d_k, so \

@@ -1,4 +1,4 @@
-"""What is certain about each attention weight: its interval, whether it is pinned, and the proven order of keys."""
+"""What is certain about each attention weight: its interval, and the proven order of keys."""
 
 from dataclasses import dataclass, replace
 
@@ -17,8 +17,8 @@ from identilens.measures.attention.row_solver import (
     row_and_space,
 )
 
-PIN_TOLERANCE = 1e-6
-"""A weight whose interval is narrower than this is pinned."""
+POINT = 1e-6
+"""An interval narrower than this is a point."""
 
 
 @dataclass(frozen=True)
@@ -29,23 +29,19 @@ class AttentionIntervals:
         weights: a, float64.
         lo: Proven lower bound of each weight over all alternatives, within ``gap`` of the true minimum.
         hi: Proven upper bound, within ``gap`` of the true maximum.
-        pinned: True where ``hi − lo`` is at most ``pin_tolerance`` (always so on hidden keys).
         nullity: Simplex nullity of the row. 0 means that every interval is a point.
         gap: Largest distance between a bound and an alternative that was found.
         tolerance: Changes of the output up to this share of its length count as none.
         rank_tolerance: Share of σ_max(T) below which a direction of T counts as zero.
-        pin_tolerance: Largest width of the interval of a pinned weight.
     """
 
     weights: Float[Tensor, " key"]
     lo: Float[Tensor, " key"]
     hi: Float[Tensor, " key"]
-    pinned: Bool[Tensor, " key"]
     nullity: int
     gap: float
     tolerance: float
     rank_tolerance: float
-    pin_tolerance: float
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,6 @@ def attention_intervals(
     projected_values: HeadValues,
     *,
     visible: Bool[Tensor, " key"] | None = None,
-    pin_tolerance: float = PIN_TOLERANCE,
     tolerance: float = 0.0,
 ) -> AttentionIntervals:
     """Return [lo_j, hi_j] = min, max of a'_j over the alternatives of the row, for every key.
@@ -76,8 +71,7 @@ def attention_intervals(
     Alternatives are {a' >= 0, Σ a' = Σ a, ‖(a' − a) T‖ <= tolerance ‖a T‖}: the same output, or nearly. Up to two
     programs per key, all maxima together and then all minima. A minimum is known without a program if
     the weight is zero in some alternative found before. The ends are the programs' dual bounds: no alternative is
-    outside the interval, and the weight itself is inside. The row sees the ``visible`` keys (default: all). A weight is
-    pinned if its interval is at most ``pin_tolerance`` wide.
+    outside the interval, and the weight itself is inside. The row sees the ``visible`` keys (default: all).
 
     Examples:
         >>> import torch
@@ -92,7 +86,7 @@ def attention_intervals(
         NumericalError: A program whose answer cannot be certified.
     """
     row, space, solver = _solver(weights_row, projected_values, visible, tolerance)
-    return _intervals(row, space, solver.ends(), (tolerance, pin_tolerance))
+    return _intervals(row, space, solver.ends(), tolerance)
 
 
 def certify_row(
@@ -100,7 +94,6 @@ def certify_row(
     projected_values: HeadValues,
     *,
     visible: Bool[Tensor, " key"] | None = None,
-    pin_tolerance: float = PIN_TOLERANCE,
     order: bool = True,
     tolerance: float = 0.0,
 ) -> RowCertificate:
@@ -124,7 +117,7 @@ def certify_row(
     if order:
         above = torch.zeros((len(row), len(row)), dtype=torch.bool, device=row.device)
         above[solver.keys[:, None], solver.keys] = solver.order(ends).to(row.device)
-    intervals = _intervals(row, space, ends, (tolerance, pin_tolerance))
+    intervals = _intervals(row, space, ends, tolerance)
     return RowCertificate(intervals, above, solver.top(ends))
 
 
@@ -163,19 +156,7 @@ def _solver(
 
 
 def _intervals(
-    row: Float[Tensor, " key"], space: SimplexSpace, ends: Ends, tolerances: tuple[float, float]
+    row: Float[Tensor, " key"], space: SimplexSpace, ends: Ends, tolerance: float
 ) -> AttentionIntervals:
     lo, hi = (filled(row, space, end) for end in (ends.lo, ends.hi))
-    tolerance, pin_tolerance = tolerances
-    pinned = hi - lo <= pin_tolerance
-    return AttentionIntervals(
-        row,
-        lo,
-        hi,
-        pinned,
-        space.nullity,
-        ends.gap,
-        tolerance,
-        space.tolerance,
-        pin_tolerance,
-    )
+    return AttentionIntervals(row, lo, hi, space.nullity, ends.gap, tolerance, space.tolerance)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,10 +17,9 @@ from identilens.models.heads import Head
 from identilens.models.layout import find_site
 from identilens.models.outcome import Answer
 from identilens.models.substitution import Address, Rows
-from identilens.studies.outcomes import KeptOutcome, Tolerance, layer_values, of_layer
-
-Aim = Literal["least", "farthest", "sparsest"]
-"""What an alternative is chosen for: little attention on some keys, much elsewhere, or few keys with any at all."""
+from identilens.studies.alternatives.settings import Aim
+from identilens.studies.outcomes import KeptOutcome, layer_values, of_layer
+from identilens.studies.settings import Tolerance
 
 LARGEST = 0.9
 """Where no keys are named, an alternative leaves those that hold this share of the attention."""

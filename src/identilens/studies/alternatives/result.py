@@ -11,7 +11,8 @@ from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD
 from identilens.studies.alternatives import views
-from identilens.studies.outcomes import UNITS, normed_heads
+from identilens.studies.outcomes import normed_heads
+from identilens.studies.settings import UNITS
 
 _ALTERNATIVE = {**HEAD, "alternative": pl.String}
 

@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, product
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.errors import InputError, SettingError
 from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.simplex import total_variation
 from identilens.models.heads import Head
@@ -18,82 +17,28 @@ from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import sides
 from identilens.models.substitution import ModelRun, Rows
-from identilens.runs.settings import LIST, NonNegative, Part, Positions, Positive, Tolerances
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
-from identilens.studies.alternatives.answers import Aim, in_row, keep_answer
+from identilens.studies.alternatives.answers import in_row, keep_answer
 from identilens.studies.alternatives.groups import made
 from identilens.studies.alternatives.result import ANSWER, Alternatives
 from identilens.studies.alternatives.search import Found, alternatives_of, logit_rank
+from identilens.studies.alternatives.settings import AlternativeSettings
 from identilens.studies.heads import (
     HeadStudy,
-    KindSettings,
     PartsByText,
     Place,
     joined,
     named_places,
 )
-from identilens.studies.outcomes import Outcome, asked_answer, tolerances
+from identilens.studies.outcomes import asked_answer
+from identilens.studies.settings import tolerances
 
 _MAPS = 2048
 """Tokens up to which the whole maps are kept beside one row that changes: longer ones do not fit into a page."""
 
 LAST = ("last",)
 """The row that is changed where none is named."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlternativeSettings(KindSettings):
-    """Which heads, and which alternatives.
-
-    Attributes:
-        realisable: Also search for other queries and keys with the same output, and for parameters that produce them.
-        distance: Mean total variation distance that the realisable alternative must reach.
-        starts: Random starts for each row in the search for a far alternative. Other starts empty its largest weights.
-        seed: Seed of the random numbers.
-        outcome: What stays the same: each head's output; or, for one row of a map and within the tolerance, the sum of
-            the outputs of the chosen heads of each layer, whose rows then change together, the model's prediction, or
-            its final hidden states.
-        aim: But for head: what the row is to do: put least attention on the keys, or go farthest from what it is, or
-            give the sparsest row, with attention on few keys.
-        tolerance: For prediction and states: a share of the row's effect (1%), or a number with its unit
-            (0.001nats, 0.01change); 1% by default. For layer: a share of the sum, or a rounding; float32 by default.
-        queries: Position (or several, 3,10-12) or token of the row; last by default. For head: the rows that change;
-            all by default.
-        keys: But for head: positions or tokens whose attention is to go elsewhere; those that hold 90 % of the row's
-            attention by default.
-        answer: For prediction and states: position or token of the predictions, or states, that count; last for the
-            prediction and all states by default.
-        together: For prediction and states: change the rows of all chosen heads together.
-    """
-
-    realisable: bool = False
-    distance: Part = 0.1
-    starts: Positive = 8
-    seed: NonNegative = 0
-    outcome: Outcome = "head"
-    aim: Annotated[tuple[Aim, ...], LIST] = ("least",)
-    tolerance: Tolerances | None = None
-    queries: Positions | None = None
-    keys: Positions | None = None
-    answer: Positions | None = None
-    together: bool = False
-
-    def check(self) -> None:
-        """Check that there is one tolerance, which belongs to the outcome."""
-        given = tolerances(self.tolerance or ("float32",), self.outcome, "float32")
-        if len(given) > 1:
-            raise SettingError("tolerance", "with a single value", self.tolerance)
-        if self.outcome == "layer" and not given[0].size:
-            raise SettingError("tolerance", "above 0 for the output of a layer", self.tolerance)
-        if self.realisable and self.queries:
-            raise SettingError(
-                "realisable", "to be left out with queries: queries and keys make whole maps", True
-            )
-        if self.together and self.outcome in ("head", "layer"):
-            raise SettingError(
-                "together", "with the outcome prediction or states only", self.together
-            )
 
 
 class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
@@ -300,11 +245,7 @@ class PutBack:
 
 
 def compare_runs(plain: ModelRun, changed: ModelRun) -> PutBack:
-    """Return what differs between a run with the model's own weights and another on the same text.
-
-    Raises:
-        InputError: For runs of different texts or models.
-    """
+    """Return what differs between a run with the model's own weights and another on the same text."""
     rows: list[Row] = []
 
     def add(state: str, layer: int | None, largest: float, relative: float) -> float:
@@ -320,11 +261,7 @@ def compare_runs(plain: ModelRun, changed: ModelRun) -> PutBack:
 
     hidden, logits, loss = torch.nan, None, None
     for sequence, states in plain.hidden_states.items():
-        others = changed.hidden_states.get(sequence)
-        if others is None or others.shape != states.shape:
-            raise InputError(
-                "expected two runs of one model on one text; their hidden states differ in shape."
-            )
+        others = changed.hidden_states[sequence]
         for layer, (before, after) in enumerate(zip(states, others, strict=True)):
             hidden = add(sequence, layer, *_distance(before, after))
     if plain.logits is not None and changed.logits is not None:

@@ -1,7 +1,6 @@
 """Where the attention of an answer lies: the segments of a conversation, and what of it is certain."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from inspect import signature
 from itertools import compress, product
 from typing import Any
@@ -27,44 +26,18 @@ from identilens.models.heads import CapturedLayer, Head
 from identilens.models.interface import AttentionCall, evaluation_mode
 from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity
-from identilens.runs.settings import NonNegative, Positive, Settings, Tolerances
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
 from identilens.studies.answer.result import Answers
+from identilens.studies.answer.settings import AnswerSettings
 from identilens.studies.certify.rows import certified
 from identilens.studies.drawn import drawn_rows
 from identilens.studies.heads import LensStudy
-from identilens.studies.outcomes import of_head, tolerances
+from identilens.studies.outcomes import of_head
+from identilens.studies.settings import tolerances
 
 _TAIL = 60
 """Last characters of an answer that are shown while it is generated."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AnswerSettings(Settings):
-    """How long a generated answer is, and which rows of attention are certified.
-
-    Attributes:
-        max_new_tokens: Largest number of tokens that are generated, the most likely one each time. The model's stop
-            token ends an answer earlier.
-        bounded: Rows of attention whose ends are proven, so many of each layer, drawn by the seed from those of all
-            heads and tokens of the answer. Attention itself is measured in all rows.
-        tolerance: How much a head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
-            (model, bfloat16, float16, float32).
-        needed: Also run the model without each segment of the prompt, once for each, and take the probability of the
-            answer again.
-        seed: Seed of the drawn rows.
-    """
-
-    max_new_tokens: Positive = 64
-    bounded: NonNegative = 8
-    tolerance: Tolerances | None = ("0", "bfloat16")
-    needed: bool = True
-    seed: NonNegative = 0
-
-    def check(self) -> None:
-        """Check that tolerances can be read."""
-        tolerances(self.tolerance, "head", "float32")
 
 
 class AnswerStudy(LensStudy[AnswerSettings, Answers]):

@@ -5,13 +5,8 @@ from typing import Any
 import polars as pl
 
 from identilens.studies.drawn import ALIKE
-from identilens.studies.outcomes import (
-    BRINGS,
-    INFLUENTIAL,
-    PARKED,
-    RELATIVE_EFFECT,
-    UNITS,
-)
+from identilens.studies.outcomes import BRINGS, INFLUENTIAL, PARKED, RELATIVE_EFFECT
+from identilens.studies.settings import UNITS
 
 MOSTLY = 0.5
 """Mean certain mass, up to bfloat16's rounding, from which the name of a head's corner says mostly certain."""

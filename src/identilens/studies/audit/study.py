@@ -23,7 +23,8 @@ from identilens.studies.audit.rows import merge_token_types
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.heads import LensStudy, Place, check_asked
 from identilens.studies.items import Items, read_items
-from identilens.studies.outcomes import Answered, head_effects, head_estimates, model_outcome
+from identilens.studies.outcomes import head_effects, head_estimates, model_outcome
+from identilens.studies.settings import Answered
 
 ROWS = 4
 """Rows of each map of a text where few texts are looked at; fewer of each where there are more texts."""

@@ -12,7 +12,7 @@ from identilens.measures.attention.determined import certain_mass, map_solvers
 from identilens.measures.attention.row_solver import allowed_change
 from identilens.models.heads import CapturedLayer, Head
 from identilens.runs.tables import Row
-from identilens.studies.outcomes import ROUNDING
+from identilens.studies.settings import ROUNDING
 
 CLOSE = 0.01
 """A lower bound this close to the exact certain mass is taken as what is left of it up to rounding."""

@@ -17,7 +17,8 @@ from identilens.runs.tables import HEAD, Row, ends, some_of
 from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
 from identilens.studies.drawn import mean_of_rows
 from identilens.studies.head_views import head_name, marked_line, of_whole_groups
-from identilens.studies.outcomes import ONLY_FEW, UNITS, exactness, normed_heads
+from identilens.studies.outcomes import ONLY_FEW, exactness, normed_heads
+from identilens.studies.settings import UNITS
 
 PLACE = [name for name in ROW if name != "query_token"]
 """Columns that tell rows apart."""
@@ -203,7 +204,6 @@ class Certainty(Result):
             pl.len().alias("keys"),
             pl.col("lo").sum().alias("certain_mass"),
             *verdicts,
-            pl.col("pinned").sum(),
         )
         first = pl.col("token").alias("first in every alternative")
         tops = self.weights.select(*PLACE, first, certified_top="key")
@@ -215,21 +215,17 @@ class Certainty(Result):
     def by_head(self) -> pl.DataFrame:
         """Return the means over the rows of each head, by kind, layer and head."""
         heads = ["kind", "layer", "head", "tolerance"]
-        width = (pl.col("hi") - pl.col("lo")).alias("mean_width")
-        widths = self.weights.group_by(heads).agg(width.mean(), width.max().alias("widest"))
         means = (
             self.by_query()
             .group_by(heads, maintain_order=True)
             .agg(
                 pl.len().alias("rows"),
                 pl.col("certain_mass", *VERDICTS).mean(),
-                pinned=pl.col("pinned").sum() / pl.col("keys").sum(),
                 certified_top=pl.col("first in every alternative").is_not_null().mean(),
                 certified_pairs=_PAIRS,
             )
         )
-        found = means.join(widths, on=heads, maintain_order="left")
-        return found.sort(heads[:3], maintain_order=True)
+        return means.sort(heads[:3], maintain_order=True)
 
     def summary(self) -> Finding:
         """Return the first claim or source, what is certain at the first tolerance, and what it rests on."""
@@ -385,6 +381,6 @@ def _name(row: Row) -> str:
 
 
 _DETERMINACY = pl.Enum(["determined", "not determined", "negligible"])
-_OF_KEYS = ("pinned", "effective", "minimum_norm", "norm_share", "contribution", "removal")
+_OF_KEYS = ("effective", "minimum_norm", "norm_share", "contribution", "removal")
 _SOURCE = pl.col("functional").str.contains(r"^key \d+ → ")
 _PAIRS = (pl.col("certified_pairs").mean() / pl.col("pairs").mean()).fill_nan(None)

@@ -14,7 +14,7 @@ from identilens.claims import FALSE, TRUE, Claim
 from identilens.linalg import ProjectedValues
 from identilens.linalg.certificate import Certificate
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
-from identilens.measures.attention.intervals import PIN_TOLERANCE, minimum_norm_alternative
+from identilens.measures.attention.intervals import minimum_norm_alternative
 from identilens.measures.attention.row_solver import (
     NUMBERS,
     ORDER_MARGIN,
@@ -61,7 +61,6 @@ SCHEMA: Mapping[str, Columns] = {
         **decimals("value", "lo", "hi", "radius"),
         "verdict": pl.String,
         "certificate": pl.String,
-        "pinned": pl.Boolean,
         **decimals("effective", "minimum_norm", "norm_share", "contribution", "removal"),
     },
     "rows": {
@@ -148,7 +147,6 @@ def certified_row(
     claims: Mapping[Claim, Float[Tensor, " key"]] | None = None,
     *,
     radii: Float[Tensor, "two own"] | None = None,
-    pin_tolerance: float = PIN_TOLERANCE,
     order: bool = False,
     added: Float[Tensor, " key"] | None = None,
     certificates: bool = False,
@@ -174,9 +172,7 @@ def certified_row(
     met = solver.farthest(ends)
     row, farthest = (row.scatter(0, keys, one[own]) for one in (solver.inside, met))
     radii = row_radii(kept, solver, ends, allowed) if radii is None else radii
-    functionals = _weights(
-        kept.values, row, visible, ends.lo[own], ends.hi[own], radii, pin_tolerance
-    )
+    functionals = _weights(kept.values, row, visible, ends.lo[own], ends.hi[own], radii)
     for one in functionals:
         one["token"] = tokens[one["key"]]
     claims = claims or {}
@@ -212,7 +208,6 @@ def _weights(
     lo: Float[Tensor, " seen"],
     hi: Float[Tensor, " seen"],
     radii: Float[Tensor, "two radius"],
-    pin_tolerance: float,
 ) -> list[Row]:
     """Return the columns of each visible key's weight, given its ends."""
     columns = {
@@ -220,7 +215,6 @@ def _weights(
         "value": row[visible],
         "lo": lo,
         "hi": hi,
-        "pinned": hi - lo <= pin_tolerance,
         "effective": T.effective(row[None], visible[None])[0][visible],
         "minimum_norm": minimum_norm_alternative(row, T, visible=visible).point[visible],
         "norm_share": norm_share(row[None], T)[0][visible],

@@ -1,19 +1,14 @@
 """What an outcome (a head's output, its layer's, the model's answer) fixes of each attention weight of a row."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from annotated_types import Ge, Lt
-from torch import Tensor
 
-from identilens import claims as functionals
 from identilens.claims import Claim, ClaimRow, row_sources
 from identilens.errors import InputError, SettingError
-from identilens.measures.attention.intervals import PIN_TOLERANCE
 from identilens.models.heads import Head
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
@@ -25,111 +20,19 @@ from identilens.models.stream import require_unembedding
 from identilens.models.substitution import Rows
 from identilens.runs.folder import RunFolder
 from identilens.runs.matrices import MatrixKey
-from identilens.runs.settings import LIST, WORDED, Positions, Switch, Tolerances
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
 from identilens.studies.certify.certificates import FOLDER, MOST, CertificateFile, said_of
 from identilens.studies.certify.result import Certainty
 from identilens.studies.certify.rows import CertifiedRow, certified_row, frames_of
+from identilens.studies.certify.settings import CertifySettings
 from identilens.studies.certify.sources import Source, read_source
-from identilens.studies.heads import Place, RowSettings, RowStudy
-from identilens.studies.outcomes import (
-    Outcome,
-    answer_in_words,
-    asked_answer,
-    kept_outcome,
-    tolerances,
-)
+from identilens.studies.heads import Place, RowStudy
+from identilens.studies.outcomes import answer_in_words, asked_answer, kept_outcome
+from identilens.studies.settings import tolerances
 
 _SOURCES = 1_024
 """Positions whose sources are in memory."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CertifySettings(RowSettings):
-    """Which rows of which heads, and what is certified of them.
-
-    Attributes:
-        outcome: What must stay the same: the output of the head; that of its layer, all heads of a row together; the
-            model's final hidden states; or its prediction. The last two are certified to first order.
-        tolerance: How much it may change and count as the same: 0, a share (0.01, 1%) or a rounding (model, bfloat16,
-            float16, float32); of states and prediction a share of the row's effect, or a number with its unit
-            (0.01change, 0.001nats). Default: 0 and bfloat16 for the head, bfloat16 and 1% for its layer, 1% otherwise.
-        answer: Position or token of the predictions, or states, that count; last for the prediction and all states by
-            default.
-        pin_tolerance: Largest width of an interval whose weight counts as pinned.
-        claim: Words whose attention is certified ("the storm"), or a claim on it ("the storm > 0.3", "storm > ferry"):
-            is it true in every alternative? Every run of tokens that spells the words, and that the row sees to its
-            end, counts. In Python also what `identilens.claims` makes.
-        pattern: Published patterns whose attention is certified as a claim: previous, next, current, first, duplicate,
-            induction, separator, punctuation.
-        segment: A part of the text whose attention is certified as a claim, as name=words, or as name=start:end by
-            characters. Of two or three segments also how much more attention one gets than another.
-        source: The token whose logit is split by source: what each key of a row adds to it is certified as a claim. A
-            text such as " river", a number, or "most likely"; of two, the difference of their logits. In Python also a
-            direction of the residual stream.
-        certificates: Write a file for each claim, row and tolerance, from which anyone can check the ends.
-        order: Certify also which keys have the same order in every alternative; takes about twice as long.
-    """
-
-    outcome: Outcome = "head"
-    tolerance: Tolerances | None = None
-    answer: Positions | None = None
-    pin_tolerance: Annotated[float, Ge(0), Lt(1)] = PIN_TOLERANCE
-    claim: Annotated[tuple[str | Claim, ...], WORDED] = ()
-    pattern: Annotated[tuple[str, ...], LIST] = ()
-    segment: Annotated[tuple[str | Claim, ...], WORDED] = ()
-    source: Annotated[tuple[str | Tensor, ...], WORDED] = ()
-    certificates: Switch = False
-    order: bool = False
-
-    def check(self) -> None:
-        """Check that tolerances can be read, and belong to the outcome."""
-        read = tolerances(self.tolerance, self.outcome, "float32")
-        if self.outcome == "layer" and any(one.size == 0 for one in read):
-            raise SettingError(
-                "tolerance",
-                "above 0 for the output of a layer (its exact alternatives are those of the outcome head, if the "
-                "stacked output projections have full rank: see stacked_rank of an audit)",
-                self.tolerance,
-            )
-        if self.certificates and not (self.claims or self.source):
-            words = "with a claim, a pattern, a segment or a source"
-            raise SettingError("certificates", words, True)
-        tensors = [one for one in self.source if isinstance(one, Tensor)]
-        finite = all(one.ndim == 1 and bool(one.isfinite().all()) for one in tensors)
-        if len(self.source) > 2 or (tensors and len(self.source) > 1) or not finite:
-            words = "as one token, two, or one direction of d_model finite numbers"
-            raise SettingError("source", words, self.source)
-        if self.answer is not None and self.outcome in ("head", "layer"):
-            raise SettingError("answer", "with the outcome states or prediction only", self.answer)
-
-    @property
-    def claims(self) -> list[Claim]:
-        """All claims.
-
-        Raises:
-            SettingError: For words that are no claim, or an unknown pattern.
-        """
-        read = [one if isinstance(one, Claim) else Claim.read(one) for one in self.claim]
-        segments = [
-            one if isinstance(one, Claim) else functionals.segment(*functionals.read_segment(one))
-            for one in self.segment
-        ]
-        patterns = map(functionals.pattern, self.pattern)
-        return [*read, *patterns, *segments, *functionals.compared(segments, segments)]
-
-    def recorded(self) -> dict[str, Any]:
-        """Return the settings that change the numbers; claims that were made in Python in words."""
-        claims, segments = (
-            [one.recorded if isinstance(one, Claim) else one for one in made]
-            for made in (self.claim, self.segment)
-        )
-        source = [
-            functionals.source(one).digest if isinstance(one, Tensor) else one
-            for one in self.source
-        ]
-        return {**super().recorded(), "claim": claims, "segment": segments, "source": source}
 
 
 class CertifyStudy(RowStudy[CertifySettings, Certainty]):
@@ -253,7 +156,6 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                 kept.allowed(tolerance),
                 claims,
                 radii=radii,
-                pin_tolerance=settings.pin_tolerance,
                 order=settings.order,
                 added=added,
                 certificates=settings.certificates,

@@ -14,7 +14,7 @@ from identilens.measures.explanations.orders import (
     removal_sets,
 )
 from identilens.runs.tables import Row
-from identilens.studies.faithfulness.sampling import FaithfulnessSettings
+from identilens.studies.faithfulness.settings import FaithfulnessSettings
 
 Sets = Bool[Tensor, "set part"]
 Effects = Float[Tensor, "set outcome"]

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.errors import SettingError, UnsupportedModelError
+from identilens.errors import UnsupportedModelError
 from identilens.linalg import FLOAT32_EPS
 from identilens.measures.explanations.rows import explain_rows, value_zeroing
 from identilens.models.heads import Head
@@ -21,53 +20,11 @@ from identilens.models.lens import Lens
 from identilens.models.map_runs import MapRuns
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
-from identilens.runs.settings import LIST, NonNegative, Numbers, Positive
 from identilens.runs.tables import Row
-from identilens.studies.heads import KindSettings
-
-Intervention = Literal["zero", "renormalise"]
+from identilens.studies.faithfulness.settings import FaithfulnessSettings, Intervention
 
 Weights = Float[Tensor, "row key"]
 """A number of each key of some rows: weights, or scores."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FaithfulnessSettings(KindSettings):
-    """What is explained, and the tests of its explanations.
-
-    Attributes:
-        decision: Test the tokens of one decision in place of attention rows: the name of a class, the next token, or an
-            answer of several tokens; an empty name is the model's own. The space before a word may be left out. Heads
-            and all settings of rows then have no effect.
-        draws: Number of random orders of the same parts that each order is tested against; 19 can give p = 0.05.
-        maps: Number of attention maps drawn from each text.
-        rows: Number of rows drawn from each map.
-        interventions: Set weights to zero (zero), or also scale the other weights of the row to sum to 1 (renormalise).
-        groups: Sizes of the groups of keys that are removed together, smallest first.
-        beam: Width of the beam that searches the best and the worst order.
-        searched: Number of keys from which that search chooses; at least the largest group.
-        alternatives: Number of alternatives drawn of each row.
-        attribution: Among explanations of a decision gradient × input, integrated gradients and occlusion, which need
-            captum.
-        seed: Seed of the random numbers.
-    """
-
-    decision: str | None = None
-    draws: Positive = 19
-    maps: Positive = 1
-    rows: Positive = 2
-    interventions: Annotated[tuple[Intervention, ...], LIST] = ("zero", "renormalise")
-    groups: Numbers = (1, 2, 4, 8)
-    beam: Positive = 1
-    searched: Positive = 16
-    alternatives: Positive = 4
-    attribution: bool = False
-    seed: NonNegative = 0
-
-    def check(self) -> None:
-        """Check that attributions are asked of a decision."""
-        if self.attribution and self.decision is None:
-            raise SettingError("attribution", "to be left out, or with a decision", True)
 
 
 ROUNDINGS = 8

@@ -26,12 +26,8 @@ from identilens.runs.tables import Row
 from identilens.studies.faithfulness.decisions import Decision, answers
 from identilens.studies.faithfulness.evaluation import evaluate, once
 from identilens.studies.faithfulness.result import Faithfulness
-from identilens.studies.faithfulness.sampling import (
-    FaithfulnessSettings,
-    SampledMap,
-    Weights,
-    sampled_maps,
-)
+from identilens.studies.faithfulness.sampling import SampledMap, Weights, sampled_maps
+from identilens.studies.faithfulness.settings import FaithfulnessSettings
 from identilens.studies.heads import TextStudy
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)

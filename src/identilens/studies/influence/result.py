@@ -10,7 +10,8 @@ from identilens.charts.kit import scatter
 from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD
-from identilens.studies.outcomes import INFLUENTIAL, RELATIVE_EFFECT, UNITS
+from identilens.studies.outcomes import INFLUENTIAL, RELATIVE_EFFECT
+from identilens.studies.settings import UNITS
 
 _HEAD = ["kind", "layer", "head"]
 _MOST = 10

@@ -1,12 +1,10 @@
 """What happens to a model's answer when a head, or one key of one row, is removed."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from annotated_types import Ge, Le
 from torch import Tensor
 
 from identilens.errors import SettingError
@@ -18,13 +16,12 @@ from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import sides
 from identilens.models.substitution import Replacements, Rows
-from identilens.runs.settings import NonNegative, Positions, Positive
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
-from identilens.studies.heads import Place, RowSettings, TextHeads, TextStudy, check_asked
+from identilens.studies.heads import Place, TextHeads, TextStudy, check_asked
 from identilens.studies.influence.result import Influence
+from identilens.studies.influence.settings import InfluenceSettings
 from identilens.studies.outcomes import (
-    Outcome,
     asked_answer,
     head_effects,
     head_estimates,
@@ -34,43 +31,6 @@ from identilens.studies.outcomes import (
 
 _MANY, _LARGEST = 512, 32
 """Heads from which on only so many of them are removed by default."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class InfluenceSettings(RowSettings):
-    """Whose removal is looked at, and what it may change.
-
-    Attributes:
-        queries: Position (or several, 3,10-12) or token of a row: its keys are removed, too, one by one. None by
-            default.
-        outcome: What may change: the prediction, or the final hidden states.
-        answer: Position or token of the text whose outcome counts: the prediction of what comes after it, say. All
-            positions by default. A classifier has one prediction.
-        decision: An answer that follows each text, of one token or several: the predictions of its tokens count, and
-            the change of its log probability without each head is measured, too. The space before it may be left out.
-        directions: Random directions of an estimate, each one backward pass; 0 for no estimates.
-        removed: Heads of each text that are removed: those with the largest estimates. All by default, or 32 where
-            more than 512 are chosen; the others have an estimate only.
-        seed: Seed of the random directions.
-    """
-
-    outcome: Outcome = "prediction"
-    answer: Positions | None = None
-    decision: str | None = None
-    directions: Annotated[int, Ge(0), Le(10_000)] = 16
-    removed: Positive | None = None
-    seed: NonNegative = 0
-
-    def check(self) -> None:
-        """Check that the outcome is the model's, and that heads are chosen by estimates."""
-        if self.removed is not None and not self.directions:
-            raise SettingError("removed", "only with directions above 0", self.removed)
-        if self.outcome in ("head", "layer"):
-            raise SettingError("outcome", "prediction or states", self.outcome)
-        if self.decision is not None and (self.answer is not None or self.outcome == "states"):
-            raise SettingError(
-                "decision", "with the outcome prediction and without answer", self.decision
-            )
 
 
 class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):

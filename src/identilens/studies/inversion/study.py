@@ -4,73 +4,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import hypot
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-from annotated_types import Ge
 from torch import Tensor
 
-from identilens.errors import SettingError
 from identilens.measures.tokens.margins import Nearest, Noise, Rival
-from identilens.models.candidates import BUDGET, Batches, Candidates, Stored, check_ids, joined
+from identilens.models.candidates import BUDGET, Batches, Candidates, check_ids, joined
 from identilens.models.lens import Lens
-from identilens.runs.settings import (
-    LIST,
-    NOT_RECORDED,
-    NonNegative,
-    Numbers,
-    Part,
-    Positive,
-    Settings,
-    Size,
-    Switch,
-)
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
 from identilens.studies.heads import TextStudy
 from identilens.studies.inversion.result import NEXT, PAIR, SINGLE, Inversion
+from identilens.studies.inversion.settings import InversionSettings
 
 _PAIRED = 4
 """Substitutes of a token that are tried together with as many of its neighbour."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class InversionSettings(Settings):
-    """What is stored of a text, how coarsely, and what counts as certain.
-
-    Attributes:
-        layers: Layers whose states are read: 0 (embedding output) to L, for a cache 0 to L - 1. All by default.
-        noise: How states are stored or released: bfloat16, float16, float32, int8 (one scale for each token; 2 to 16
-            bits), int8-channel, drop0.1 (share of dimensions set to 0), or the relative size of Gaussian noise.
-        bits: Numbers of bits that are tried in any case, with one scale for each token.
-        stored: What is stored: hidden states (states), or keys and values of each layer (cache).
-        risk: Largest probability with which Gaussian noise may spoil a certified text.
-        substitutes: Tokens tried in place of each token of an encoder's text, those with the nearest embeddings.
-        whole_prefix: Run every candidate with its whole beginning, without a shared cache; slow.
-        memory_budget: Largest size of a batch of candidates, such as 512MiB. Default: 256MiB.
-        max_length: Cut longer texts to this many tokens.
-        seed: Seed of random noise.
-    """
-
-    layers: Numbers | None = None
-    noise: Annotated[tuple[str | float, ...], LIST] = ("bfloat16", "int8", "int4", "0.01")
-    bits: Numbers = (2, 3, 4, 5, 6, 7, 8)
-    stored: Stored = "states"
-    risk: Part = 1e-3
-    substitutes: Positive = 64
-    whole_prefix: Switch = False
-    memory_budget: Annotated[Size | None, Ge(1), NOT_RECORDED] = None
-    max_length: Positive | None = None
-    seed: NonNegative = 0
-
-    def check(self) -> None:
-        """Check that every noise can be read, and write it in one way."""
-        names = dict.fromkeys(Noise.read(given).name for given in self.noise)
-        object.__setattr__(self, "noise", tuple(names))
-        if wrong := [bits for bits in self.bits if not 2 <= bits <= 16]:
-            raise SettingError("bits", "of 2 to 16", wrong[0])
-        if not noises_of(self):
-            raise SettingError("noise", "with at least one value", ())
 
 
 def noises_of(settings: InversionSettings) -> list[Noise]:

@@ -1,13 +1,11 @@
 """How much each input token contributes to each hidden token (Brunner et al. 2020, 5)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
-from annotated_types import Ge
 
 from identilens.errors import NumericalError, SettingError
 from identilens.linalg.memory import budget_on
@@ -15,81 +13,24 @@ from identilens.measures.mixing.contributions import contributions
 from identilens.measures.mixing.tracking import find_token
 from identilens.models.derivative.jacobian import (
     DEFAULT_PROBES,
-    Method,
     SquaredNorms,
     jacobian_norms,
     output_norms,
 )
 from identilens.models.layout import Kind
 from identilens.models.lens import Lens
-from identilens.models.linearise import HiddenMap, HiddenState, Wrt, sources
+from identilens.models.linearise import HiddenMap, HiddenState, sources
 from identilens.models.rollouts import Rollout, text_rollouts
-from identilens.runs.conllu import TaggedText, Tags
+from identilens.runs.conllu import TaggedText
 from identilens.runs.files import write_table
 from identilens.runs.provenance import Identity
-from identilens.runs.settings import (
-    NOT_RECORDED,
-    NonNegative,
-    Numbers,
-    Positions,
-    Positive,
-    Settings,
-    Size,
-    TwoOrMore,
-)
 from identilens.runs.stored import HeldTexts
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Tables, table_of
 from identilens.studies.heads import TextStudy, asked_places
 from identilens.studies.mixing.result import Mixing
+from identilens.studies.mixing.settings import MixingSettings
 from identilens.studies.mixing.tagging import parts_of, tag_tokens
-
-
-@dataclass(frozen=True, kw_only=True)
-class MixingSettings(Settings):
-    """How norms are computed, and which tables are added.
-
-    Attributes:
-        queries: Position (or several, 3,10-12) or token whose hidden states are looked at, in time for these alone; all
-            by default. A token selects every position where it occurs; last is the last position, negative positions
-            count from the end.
-        layers: Layers in the result; 1 is the first layer's output. All by default. Fewer layers save space, not time.
-        method: Exact norms (exact), or a sketch by random probes with standard errors, about ten times as fast.
-        wrt: What contributes: the input of the first layer (embeddings), or of the norm before it (embedding_sum).
-        sketch_probes: Number of probes for each token in a sketch; 32 by default.
-        leading: Number of these probes that follow leading directions; a quarter by default.
-        memory_budget: Largest size of the tensors that one sweep has in memory, such as 512MiB. Default: 1GiB, or half
-            of what a CUDA device has free.
-        max_length: Cut longer texts to this many tokens.
-        rollouts: Add raw and effective attention rollout, for comparison.
-        seed: Seed of the random probes.
-        tags: Which tags of a treebank are used: its own (xpos) or the universal ones (upos).
-        track: Show which inputs contribute to this token, layer by layer.
-    """
-
-    queries: Positions | None = None
-    layers: Numbers | None = None
-    method: Method = "sketch"
-    wrt: Wrt = "embeddings"
-    sketch_probes: TwoOrMore | None = None
-    leading: NonNegative | None = None
-    memory_budget: Annotated[Size | None, Ge(1), NOT_RECORDED] = None
-    max_length: Positive | None = None
-    rollouts: bool = True
-    seed: NonNegative = 0
-    tags: Tags = "xpos"
-    track: Annotated[str | None, NOT_RECORDED] = None
-
-    def check(self) -> None:
-        """Check that no probes are given for exact norms, and for chosen positions nothing that needs all."""
-        for name in ("leading", "track"):
-            if self.queries and getattr(self, name) is not None:
-                raise SettingError(name, "to be left out with queries", getattr(self, name))
-        for name in ("sketch_probes", "leading"):
-            if self.method == "exact" and getattr(self, name) is not None:
-                raise SettingError(
-                    name, "to be left out: exact norms use no probes", getattr(self, name)
-                )
 
 
 class MixingStudy(TextStudy[MixingSettings, Mixing]):

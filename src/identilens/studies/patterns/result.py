@@ -7,7 +7,7 @@ import polars as pl
 
 from identilens.charts.kit import scatter
 from identilens.charts.views import View
-from identilens.measures.attention.intervals import PIN_TOLERANCE
+from identilens.measures.attention.intervals import POINT
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, decimals
 from identilens.studies.outcomes import FEW_KEYS, exactness, normed_heads
@@ -121,7 +121,7 @@ class PatternScores(Result):
         tolerance = counts["tolerance"][0]
         first = counts.filter(tolerance=tolerance)
         top = first.sort("highest_score", maintain_order=True).row(-1, named=True)
-        fixed = (self.table["hi"] - self.table["lo"] < PIN_TOLERANCE).all()
+        fixed = (self.table["hi"] - self.table["lo"] < POINT).all()
         numbers = {
             **top,
             "limit": self.provenance["settings"]["least_score"],

@@ -1,11 +1,9 @@
 """How much attention each head has on published patterns, and how much of that every alternative has."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -22,60 +20,19 @@ from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
 from identilens.runs.conllu import TaggedText
-from identilens.runs.settings import LIST, NonNegative, Part, Positive
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, Tables, table_of
 from identilens.studies.certify.rows import functional_ends
 from identilens.studies.drawn import drawn_rows
-from identilens.studies.heads import KindSettings, TextStudy
+from identilens.studies.heads import TextStudy
 from identilens.studies.items import Items, token_places, word_at
-from identilens.studies.outcomes import Tolerance, ToleranceSettings, of_head
+from identilens.studies.outcomes import of_head
 from identilens.studies.patterns.result import MEANS, PatternScores
-
-ARCS = "arcs"
-"""The name that stands for all dependency relations of a treebank, in both directions."""
-
-ARC = re.compile(r"(\S+) (to|from) head")
-"""A pattern of one relation: from a word to its head, or from the head to the word."""
+from identilens.studies.patterns.settings import ARCS, PatternSettings
+from identilens.studies.settings import Tolerance
 
 Case = Mapping[int, Float[Tensor, "functional key"]]
 """One place of a pattern: coefficients of its keys in each row; then of how much more it has than each rival."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PatternSettings(ToleranceSettings, KindSettings):
-    """Which patterns of which heads, on how many rows.
-
-    Attributes:
-        pattern: Patterns: previous, next, current, first, duplicate, induction, separator, punctuation. Default: these.
-            Of sentences from a treebank also arcs, or single relations, such as "nsubj to head" or "nsubj from head".
-        rows: Rows (or arcs) of each text, layer and pattern that the score rests on, drawn by the seed from those that
-            have the pattern; the same for all heads of a layer.
-        least_score: Score from which on a head is called by the pattern.
-        repeated: Tokens of a random sequence that stands twice in a row, as further texts; 0 for none. Induction is
-            usually measured on them.
-        sequences: Number of such texts.
-        seed: Seed of the drawn rows, and of random sequences.
-    """
-
-    pattern: Annotated[tuple[str, ...], LIST] = tuple(PATTERNS)
-    rows: Positive = 8
-    least_score: Part = 0.4
-    repeated: NonNegative = 0
-    sequences: Positive = 4
-    seed: NonNegative = 0
-
-    def check(self) -> None:
-        """Check the names of the patterns, and that tolerances can be read."""
-        known = all(one in (*PATTERNS, ARCS) or ARC.fullmatch(one) for one in self.pattern)
-        if not self.pattern or not known:
-            names = ", ".join([*PATTERNS, ARCS])
-            words = f"as some of {names}, or a relation such as 'nsubj to head'"
-            raise SettingError("pattern", words, self.pattern)
-        if self.kind == "cross":
-            words = "to be encoder or decoder: patterns are of self-attention"
-            raise SettingError("kind", words, self.kind)
-        super().check()
 
 
 class PatternStudy(TextStudy[PatternSettings, PatternScores]):
@@ -112,7 +69,8 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
     def __init__(self, lens: Lens, texts: Any, settings: PatternSettings) -> None:
         super().__init__(lens, texts, settings)
         self.given = len(self.items)
-        self.arcs = not {*settings.pattern} <= {*PATTERNS}
+        self.patterns = settings.pattern or tuple(PATTERNS)
+        self.arcs = not {*self.patterns} <= {*PATTERNS}
         tagged = all(isinstance(item.text, TaggedText) for item in self.items)
         if self.arcs and not (tagged and settings.max_length is None):
             words = "of arcs with whole sentences of a treebank (.conllu), without max_length"
@@ -157,7 +115,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         """Check that there is something to score."""
         if tables["table"].is_empty():
             raise InputError(
-                f"no row of the texts has a pattern of {', '.join(self.settings.pattern)} and other keys besides. "
+                f"no row of the texts has a pattern of {', '.join(self.patterns)} and other keys besides. "
                 "Choose other texts or another pattern."
             )
         return Output(tables)
@@ -171,7 +129,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         tagged = self.arcs and part < self.given and side == "encoder"
         arcs = arc_cases(item, self.lens.tokenizer, head) if tagged else {}
         cases: dict[str, list[Case]] = {}
-        for name in self.settings.pattern:
+        for name in self.patterns:
             if name in PATTERNS:
                 keys = [(row.query, pattern(name).coefficients(row)) for row in rows]
                 cases[name] = [{query: one[None]} for query, one in keys if one is not None]

@@ -12,7 +12,7 @@ from identilens.charts.token_lines import Mark, TokenLine
 from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
 from identilens.errors import InputError
-from identilens.measures.attention.intervals import PIN_TOLERANCE
+from identilens.measures.attention.intervals import POINT
 from identilens.models.substitution import Address
 from identilens.models.token_names import unmarked
 from identilens.runs.matrices import Matrices, MatrixKey
@@ -223,7 +223,7 @@ class Rollouts(Result):
         table = self.table.filter(tolerance=tolerance)
         most = table.sort(_WIDTH, maintain_order=True).row(-1, named=True)
         certified = self.rows.filter(tolerance=tolerance)["certified"].drop_nulls()
-        pinned = most["hi"] - most["lo"] < PIN_TOLERANCE
+        pinned = most["hi"] - most["lo"] < POINT
         most |= {name: unmarked(most[name]) for name in ("query_token", "token")}
         most |= {"lo": None, "hi": None} if pinned else {}
         held = (

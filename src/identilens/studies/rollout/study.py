@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.errors import SettingError, UnsupportedModelError
+from identilens.errors import UnsupportedModelError
 from identilens.measures.attention.row_solver import ORDER_MARGIN
 from identilens.measures.mixing.bounds import HeadRows, RolloutBounds, rollout_bounds
 from identilens.measures.mixing.rollout import attention_rollout
@@ -20,39 +20,11 @@ from identilens.models.rollouts import require_attention_alone, self_attention
 from identilens.models.sequences import names_at, sides
 from identilens.models.substitution import Replacements
 from identilens.runs.matrices import MatrixKey
-from identilens.runs.settings import Positions, Positive
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
 from identilens.studies.heads import TextStudy, asked_places, check_asked, joined
-from identilens.studies.outcomes import ToleranceSettings
 from identilens.studies.rollout.result import Rollouts, end_maps
-
-
-@dataclass(frozen=True, kw_only=True)
-class RolloutSettings(ToleranceSettings):
-    """Whose rollout is bounded, and how nearly the heads' outputs must stay.
-
-    Attributes:
-        queries: Position (or several, 3,10-12) or token of a row; all rows by default. A token selects every position
-            where it occurs; last is the last row, and negative positions count from the end.
-        targets: Position or token whose value is bounded (with a tolerance above 0, weights and values of later
-            layers are held as they are); all tokens of the text by default, which also bounds ranks.
-        order: Bound ranks by a rollout for each pair of a target and another token: narrower, and much slower.
-        witnesses: Save maps that reach both ends of each target, for all queries at once, and put them into the model.
-            For one tolerance.
-        max_length: Cut longer texts to this many tokens.
-    """
-
-    queries: Positions | None = None
-    targets: Positions | None = None
-    order: bool = False
-    witnesses: bool = False
-    max_length: Positive | None = None
-
-    def check(self) -> None:
-        """Check that tolerances can be read, and that there is one for witnesses."""
-        if len(self.read_tolerances("float32")) > 1 and self.witnesses:
-            raise SettingError("tolerance", "with a single value for witnesses", self.tolerance)
+from identilens.studies.rollout.settings import RolloutSettings
 
 
 class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):

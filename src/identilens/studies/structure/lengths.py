@@ -1,16 +1,14 @@
 """Texts of one length, as R and W need them: clipped, or cut into windows."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from identilens.errors import InputError
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.runs.stored import SpooledTexts
 from identilens.studies.items import Items
-
-Cut = Literal["clip", "window"]
-Shorter = Literal["error", "skip"]
+from identilens.studies.structure.settings import Cut, Shorter
 
 _REMEDY = "Lower length (--length), or leave them out with shorter='skip' (--shorter skip)."
 

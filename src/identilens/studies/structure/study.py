@@ -4,12 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import torch
-from annotated_types import Ge, Le, Lt
-from cyclopts import Parameter
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -24,64 +22,24 @@ from identilens.measures.structure.representatives import (
     choose_clusters,
 )
 from identilens.measures.structure.subspace import against_subspace, column_projector
-from identilens.measures.structure.weights import Scale, check_threshold
+from identilens.measures.structure.weights import check_threshold
 from identilens.models.capture import Collector, Lengths, split_states
 from identilens.models.heads import CapturedLayer
-from identilens.models.inputs import MOST_TOKENS, Item
+from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.token_names import joined
 from identilens.runs.files import Manifest, write_tensors
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.reading import read_tensors
-from identilens.runs.settings import NonNegative, Positive, Settings, TwoOrMore
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Tables
 from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure.closing import Closing, Rows, dimensions, frame, spaces
-from identilens.studies.structure.lengths import Cut, Shorter, special_positions, texts_of_length
+from identilens.studies.structure.lengths import special_positions, texts_of_length
 from identilens.studies.structure.maps import head_rows
 from identilens.studies.structure.result import Structure
-
-
-@dataclass(frozen=True, kw_only=True)
-class StructureSettings(Settings):
-    """How texts are cut to one length, and how the structure of their attention is computed.
-
-    Attributes:
-        length: Number of tokens of every text, special tokens included.
-        cut: Use the start of each text (clip), or all its windows of this length (window).
-        shorter: What happens to texts that are too short: stop with an error (error), or leave them out (skip).
-        threshold: l of Eq. 8: smaller weights are cut. Default: 2/n on the mean, twice the uniform weight.
-        scale: Whether l refers to the mean or to the sum of the representatives' weights.
-        penalty: Share of a cut weight that remains: h(x) = penalty · x.
-        clusters: Number of representative texts. Default: the number with the largest silhouette.
-        pool: Largest number of texts, drawn at random, from which representatives are chosen.
-        compared_pairs: Number of pairs of texts whose null spaces are compared.
-        perturbed: Number of representatives whose weights are perturbed and put back into the model.
-        seed: Seed of clusters, pool and perturbations.
-    """
-
-    length: Annotated[int, Ge(2), Le(MOST_TOKENS), Parameter(alias="-n")]
-    cut: Cut = "clip"
-    shorter: Shorter = "error"
-    threshold: Annotated[float | None, Ge(0)] = None
-    scale: Scale = "mean"
-    penalty: Annotated[float, Ge(0), Lt(1)] = 0.0
-    clusters: Positive | None = None
-    pool: TwoOrMore = 2000
-    compared_pairs: NonNegative = 50
-    perturbed: NonNegative = 2
-    seed: NonNegative = 0
-
-    def check(self) -> None:
-        """Check that the threshold leaves something."""
-        most = 1 if self.scale == "mean" else self.clusters
-        if self.threshold is not None and most is not None and self.threshold > most:
-            raise SettingError(
-                "threshold", f"in [0, {most}] on the {self.scale} of the weights", self.threshold
-            )
-
+from identilens.studies.structure.settings import StructureSettings
 
 BATCH_SIZE = 8
 _WEIGHTS_AT_ONCE = 2**25

@@ -8,8 +8,6 @@ from annotated_types import Gt, Le
 from cyclopts import Parameter
 
 from identilens.errors import SettingError
-from identilens.measures.tokens.lookup import Distance
-from identilens.measures.tokens.splits import PAPER_FOLDS
 from identilens.runs.settings import (
     AS_TYPED,
     LIST,
@@ -24,6 +22,7 @@ from identilens.runs.settings import (
 Experiment = Literal["same-layer", "across-layers", "layer-to-layer", "neighbours", "data-share"]
 ProbeName = Literal["naive", "linear", "mlp", "ridge"]
 Search = Literal["every fold", "first fold"]
+Distance = Literal["cosine", "l2"]
 
 _NEGATIVE = Parameter(
     allow_leading_hyphen=True
@@ -58,7 +57,7 @@ class TokenSettings(Settings):
     experiment: Experiment = "same-layer"
     probes: Annotated[tuple[ProbeName, ...], LIST] = ("naive", "linear")
     distances: Annotated[tuple[Distance, ...], LIST] = ("cosine", "l2")
-    folds: Positive = PAPER_FOLDS
+    folds: Positive = 10
     mlp_folds: Positive | None = None
     layers: Numbers | None = None
     offsets: Annotated[tuple[int, ...], LIST, _NEGATIVE] = (-3, -2, -1, 1, 2, 3)

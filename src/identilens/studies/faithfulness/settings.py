@@ -1,0 +1,49 @@
+"""Options of faithfulness."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from identilens.errors import SettingError
+from identilens.runs.settings import LIST, NonNegative, Numbers, Positive
+from identilens.studies.settings import KindSettings
+
+Intervention = Literal["zero", "renormalise"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaithfulnessSettings(KindSettings):
+    """What is explained, and the tests of its explanations.
+
+    Attributes:
+        decision: Test the tokens of one decision in place of attention rows: the name of a class, the next token, or an
+            answer of several tokens; an empty name is the model's own. The space before a word may be left out. Heads
+            and all settings of rows then have no effect.
+        draws: Number of random orders of the same parts that each order is tested against; 19 can give p = 0.05.
+        maps: Number of attention maps drawn from each text.
+        rows: Number of rows drawn from each map.
+        interventions: Set weights to zero (zero), or also scale the other weights of the row to sum to 1 (renormalise).
+        groups: Sizes of the groups of keys that are removed together, smallest first.
+        beam: Width of the beam that searches the best and the worst order.
+        searched: Number of keys from which that search chooses; at least the largest group.
+        alternatives: Number of alternatives drawn of each row.
+        attribution: Among explanations of a decision gradient × input, integrated gradients and occlusion, which need
+            captum.
+        seed: Seed of the random numbers.
+    """
+
+    decision: str | None = None
+    draws: Positive = 19
+    maps: Positive = 1
+    rows: Positive = 2
+    interventions: Annotated[tuple[Intervention, ...], LIST] = ("zero", "renormalise")
+    groups: Numbers = (1, 2, 4, 8)
+    beam: Positive = 1
+    searched: Positive = 16
+    alternatives: Positive = 4
+    attribution: bool = False
+    seed: NonNegative = 0
+
+    def check(self) -> None:
+        """Check that attributions are asked of a decision."""
+        if self.attribution and self.decision is None:
+            raise SettingError("attribution", "to be left out, or with a decision", True)

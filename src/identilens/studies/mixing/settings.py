@@ -1,0 +1,66 @@
+"""Options of mixing."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge
+
+from identilens.errors import SettingError
+from identilens.runs.conllu import Tags
+from identilens.runs.settings import (
+    NOT_RECORDED,
+    NonNegative,
+    Numbers,
+    Positions,
+    Positive,
+    Settings,
+    Size,
+    TwoOrMore,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixingSettings(Settings):
+    """How norms are computed, and which tables are added.
+
+    Attributes:
+        queries: Position (or several, 3,10-12) or token whose hidden states are looked at, in time for these alone; all
+            by default. A token selects every position where it occurs; last is the last position, negative positions
+            count from the end.
+        layers: Layers in the result; 1 is the first layer's output. All by default. Fewer layers save space, not time.
+        method: Exact norms (exact), or a sketch by random probes with standard errors, about ten times as fast.
+        wrt: What contributes: the input of the first layer (embeddings), or of the norm before it (embedding_sum).
+        sketch_probes: Number of probes for each token in a sketch; 32 by default.
+        leading: Number of these probes that follow leading directions; a quarter by default.
+        memory_budget: Largest size of the tensors that one sweep has in memory, such as 512MiB. Default: 1GiB, or half
+            of what a CUDA device has free.
+        max_length: Cut longer texts to this many tokens.
+        rollouts: Add raw and effective attention rollout, for comparison.
+        seed: Seed of the random probes.
+        tags: Which tags of a treebank are used: its own (xpos) or the universal ones (upos).
+        track: Show which inputs contribute to this token, layer by layer.
+    """
+
+    queries: Positions | None = None
+    layers: Numbers | None = None
+    method: Literal["exact", "sketch"] = "sketch"
+    wrt: Literal["embeddings", "embedding_sum"] = "embeddings"
+    sketch_probes: TwoOrMore | None = None
+    leading: NonNegative | None = None
+    memory_budget: Annotated[Size | None, Ge(1), NOT_RECORDED] = None
+    max_length: Positive | None = None
+    rollouts: bool = True
+    seed: NonNegative = 0
+    tags: Tags = "xpos"
+    track: Annotated[str | None, NOT_RECORDED] = None
+
+    def check(self) -> None:
+        """Check that no probes are given for exact norms, and for chosen positions nothing that needs all."""
+        for name in ("leading", "track"):
+            if self.queries and getattr(self, name) is not None:
+                raise SettingError(name, "to be left out with queries", getattr(self, name))
+        for name in ("sketch_probes", "leading"):
+            if self.method == "exact" and getattr(self, name) is not None:
+                raise SettingError(
+                    name, "to be left out: exact norms use no probes", getattr(self, name)
+                )

@@ -1,0 +1,138 @@
+"""Options that several studies share, and the tolerances among them."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from identilens.errors import SettingError
+from identilens.runs.settings import Kind, Numbers, Positions, Positive, Settings, Tolerances
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadSettings(Settings):
+    """Which heads.
+
+    Attributes:
+        layers: Layers, counted from 0; all by default.
+        heads: Heads, counted from 0; all by default.
+        max_length: Cut longer texts to this many tokens.
+    """
+
+    layers: Numbers | None = None
+    heads: Numbers | None = None
+    max_length: Positive | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class KindSettings(HeadSettings):
+    """Which heads, of every kind of attention.
+
+    Attributes:
+        kind: Kind of attention; all kinds of the model by default. Layers count from 0 within each kind.
+    """
+
+    kind: Kind | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSettings(KindSettings):
+    """Which rows of which heads.
+
+    Attributes:
+        queries: Position (or several, 3,10-12) or token of a row; all rows by default. A token selects every position
+            where it occurs; last is the last row, and negative positions count from the end.
+    """
+
+    queries: Positions | None = None
+
+
+Outcome = Literal["head", "layer", "states", "prediction"]
+
+
+Answered = Literal["states", "prediction"]
+"""An outcome of the whole model."""
+
+
+ROUNDING = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2**-24, "float64": 2**-53}
+"""Unit roundoff of a precision: the relative error of a number that is rounded to it."""
+
+
+DEFAULTS: dict[str, tuple[str, ...]] = {
+    "head": ("0", "bfloat16"),
+    "layer": ("bfloat16", "1%"),
+    "states": ("1%",),
+    "prediction": ("1%",),
+}
+"""Tolerances where none are given, by outcome."""
+
+
+UNITS = {"prediction": "nats", "states": "relative change"}
+"""Unit of the change of an outcome."""
+
+
+_UNITS = {"nats": "prediction", "change": "states"}
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How much an outcome may change and count as the same.
+
+    Attributes:
+        name: As tables have it: 0, 1%, bfloat16, 0.001nats, 0.01change.
+        size: The number.
+        unit: Empty for a share: of the length of the output of the head or layer, or of the row's effect on states
+            and prediction. Else nats (prediction) or change (relative change of the states).
+    """
+
+    name: str
+    size: float
+    unit: str = ""
+
+
+def tolerances(
+    given: Iterable[float | int | str] | None, outcome: Outcome, precision: object
+) -> list[Tolerance]:
+    """Return tolerances by the way they are written; ``model`` is the model's precision.
+
+    Raises:
+        SettingError: For one that cannot be read, or whose unit is not the outcome's.
+    """
+    read = {}
+    for one in DEFAULTS[outcome] if given is None else given:
+        name = str(precision if one == "model" else one).strip().removeprefix("torch.")
+        match = re.fullmatch(r"(\d+\.?\d*(?:e-\d+)?|\.\d+)\s*(%|nats|change)?", name)
+        if name in ROUNDING:
+            found = Tolerance(name, ROUNDING[name])
+        elif match is None or (match[2] in _UNITS and _UNITS[match[2]] != outcome):
+            expected = "as 0, a share such as 0.01 or 1%, or model, bfloat16, float16 or float32"
+            units = [f"{unit} ({of})" for unit, of in _UNITS.items()]
+            expected += f"; also with the unit {' or '.join(units)} of that outcome"
+            raise SettingError("tolerance", expected, one)
+        elif match[2] in _UNITS:
+            found = Tolerance(f"{float(match[1]):g}{match[2]}", float(match[1]), match[2])
+        else:
+            size = float(match[1]) / (100 if match[2] else 1)
+            found = Tolerance(f"{100 * size:g}%" if size else "0", size)
+        read[found.name] = found
+    return list(read.values())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ToleranceSettings(Settings):
+    """How much each head's output may change.
+
+    Attributes:
+        tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
+            (model, bfloat16, float16, float32); 0 by default.
+    """
+
+    tolerance: Tolerances | None = None
+
+    def check(self) -> None:
+        """Check that tolerances can be read."""
+        self.read_tolerances("float32")
+
+    def read_tolerances(self, precision: object) -> list[Tolerance]:
+        """Return the tolerances; 0 if there are none."""
+        return tolerances(self.tolerance or ("0",), "head", precision)
