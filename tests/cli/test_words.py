@@ -201,7 +201,8 @@ def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
     with pytest.raises(InputError, match="is no folder"):
         command(run=RunOptions(out=str(out)))
     figure.shared = False
-    alone = reproductions.reproduction_command("one")
+    alone = reproductions.one  # as the program finds it
+    assert not hasattr(reproductions, "__path__")
     assert list(alone.__signature__.parameters) == ["settings", "run"]
     alone(run=RunOptions(out=str(tmp_path / "two")), settings=ToySettings(seed=2))
     assert "ray" not in asked[-1][2]

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from starlette.testclient import TestClient
@@ -16,6 +17,7 @@ import identilens as idl
 from helpers.command import identilens
 from helpers.serving import TOKEN, explorer
 from identilens.errors import InputError
+from identilens.explorer import server
 from identilens.explorer.app import MOST_BYTES, MOST_CHARACTERS, _content, explorer_app
 from identilens.explorer.desk import Desk
 from identilens.explorer.runs import Runs
@@ -412,3 +414,15 @@ def test_an_explorer_closes_at_once_and_begins_nothing_that_waits(bundled):
         assert apart.submit(lambda: asyncio.run(ask())).result()
     assert time.monotonic() - began < 5
     assert not later
+
+
+def test_the_server_listens_on_the_opened_port_and_closes_it(monkeypatch):
+    asked, said = [], []
+    running = SimpleNamespace(run=lambda **given: asked.append(given))
+    monkeypatch.setattr(server, "made_server", lambda app: running)
+    opened = opened_port(0)
+    address = f"http://127.0.0.1:{opened.getsockname()[1]}/#token="
+    server.serve({}, opened=opened, announce=said.append)
+    assert asked == [{"sockets": [opened]}]
+    assert said[0].startswith(address)
+    assert opened.fileno() == -1

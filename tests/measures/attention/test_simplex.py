@@ -7,10 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.heads import doubles, normals, seeds
+from helpers.heads import causal, doubles, normals, seeded, seeds
 from identilens.measures.attention.billiard import analytic_centre, uniform_alternatives
 from identilens.measures.attention.determined import certain_mass
-from identilens.measures.attention.rank import numerical_rank
 from identilens.measures.attention.samplers import (
     far_alternative,
     far_alternatives,
@@ -22,39 +21,10 @@ from identilens.measures.attention.simplex import largest_step, simplex_space, t
 METHODS = ("brunner", "bhardwaj", "uniform")
 
 
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def random_head(seed, n, d, sharpness=1.0):
     generator = seeded(seed)
     T = normals(generator, n, d)
     return torch.softmax(sharpness * normals(generator, n, n), -1), T
-
-
-def causal(n):
-    return torch.ones(n, n, dtype=torch.bool).tril()
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    seed=seeds,
-    n=st.integers(2, 30),
-    rank=st.integers(1, 12),
-    scale=st.sampled_from([1e-6, 1.0, 1e6]),
-)
-def test_the_space_of_values_of_known_rank(seed, n, rank, scale):
-    rank = min(rank, n)
-    generator = seeded(seed)
-    left = torch.linalg.qr(normals(generator, n, rank)).Q
-    T = scale * left @ normals(generator, rank, 40)
-    space = simplex_space(T)
-    expected = n - min(n, rank + 1)
-    assert space.nullity == expected == int(numerical_rank(T).simplex_nullity)
-    augmented = torch.cat([T / scale, torch.ones(n, 1)], 1)
-    assert (space.free.T @ augmented).abs().max() < 1e-9 if expected else True
-    assert torch.allclose(space.free.T @ space.free, torch.eye(expected).double(), atol=1e-9)
-    assert torch.allclose(space.kept @ (space.kept.T @ augmented), augmented, atol=1e-9)
 
 
 def test_largest_step_by_hand():

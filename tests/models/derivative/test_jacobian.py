@@ -173,19 +173,19 @@ def test_memory_stays_within_the_budget(method, megabytes):
 
 def test_live_bytes_counts_what_is_alive():
     with LiveBytes() as meter:
-        kept = torch.zeros(1000).double()
+        kept = torch.zeros(1000, dtype=torch.float64)
         assert meter.peak == 8000
         kept.view(10, 100).add_(1)
         assert meter.peak == 8000
         for _ in range(5):
-            torch.ones(500).double()
+            torch.ones(500, dtype=torch.float64)
     assert meter.peak == 12000
 
 
 def test_chunks_fit_the_budget():
     # 1,000 bytes that are always there, 8,000 for each piece, 15 parts in 100 held back.
     def work(count):
-        return torch.zeros(125).double(), torch.zeros(count, 1000).double()
+        return torch.zeros(125, dtype=torch.float64), torch.zeros(count, 1000, dtype=torch.float64)
 
     assert chunk_size(work, 100, 100_000, "piece") == 10
     assert chunk_size(work, 5, 100_000, "piece") == 5

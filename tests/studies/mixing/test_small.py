@@ -6,6 +6,7 @@ import torch
 import transformers as hf
 
 from helpers.treebanks import SENTENCES
+from helpers.written import mixed
 from helpers.zoo import ids
 from identilens.errors import InputError, SettingError
 from identilens.models.lens import Lens
@@ -90,3 +91,15 @@ def test_a_tracked_token_is_kept_with_the_run(lens, tmp_path):
     assert frame["1"].to_list() == [round(100 * one, 1) for one in takes]
     with pytest.raises(InputError, match="99"):
         MixingStudy(lens, [text], MixingSettings(track="99"))
+
+
+def test_arrays_are_of_one_kind():
+    found = mixed(1)
+    for kind in (None, "encoder"):
+        assert found.array(0, kind)[0, 0].tolist() == pytest.approx(
+            [0.75, 0.0556, 0.0833, 0.1111], abs=1e-4
+        )
+    with pytest.raises(InputError, match="kinds encoder; got 'cross'"):
+        found.array(0, "cross")
+    with pytest.raises(InputError, match="texts"):
+        found.array(2)
