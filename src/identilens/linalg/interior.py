@@ -15,7 +15,7 @@ from identilens.linalg.programs import (
     ACCEPTED_ERROR,
     SOLVER_TOLERANCE,
     LeastNorm,
-    RowPrograms,
+    by_simplex,
 )
 from identilens.linalg.threads import one_thread
 
@@ -122,10 +122,10 @@ class SharedPrograms:
 
         The bound is proven and the point is an alternative; how near they are is what `Optima.gap` says. Linear
         programs whose point is further than ``ACCEPTED_ERROR``, times the largest cost, from the bound, or from the
-        alternatives, go to `RowPrograms`.
+        alternatives, go to `by_simplex`.
 
         Raises:
-            NumericalError: A linear program whose answer cannot be certified, by `RowPrograms` neither.
+            NumericalError: A linear program whose answer cannot be certified, by `by_simplex` neither.
         """
 
         def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
@@ -138,10 +138,16 @@ class SharedPrograms:
             optima, solved = self._bounded(costs, rows, reach, points, multipliers)
             loose = torch.nonzero(~solved & (reach == 0).all(1)).flatten().tolist()
             for program in loose:
-                optimum = RowPrograms(rows[program], self.kept).minimise(costs[program])
-                points[program], multipliers[program] = optimum.point, optimum.multipliers
-            if loose:
-                optima, _ = self._bounded(costs, rows, reach, points, multipliers)
+                at = costs[program], rows[program], self.kept
+                points[program], multipliers[program] = by_simplex(*at)
+            if not loose:
+                return optima
+            optima, solved = self._bounded(costs, rows, reach, points, multipliers)
+            if not bool(solved[loose].all()):
+                raise NumericalError(
+                    f"expected optima proven to {ACCEPTED_ERROR:g} for programs of {len(self.kept)} weights; the "
+                    "values may be too badly scaled: try a larger tolerance."
+                )
             return optima
 
         # Programs are solved to an absolute accuracy.
