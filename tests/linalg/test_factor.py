@@ -46,5 +46,5 @@ def test_each_matrix_of_a_batch_may_have_its_own_tolerance():
     for index, tolerance in enumerate((1e-6, 1e-3, 1e-5)):
         alone = factorise(values[index], tolerance)
         torch.testing.assert_close(
-            found.basis[index] @ found.inner[index], alone.basis @ alone.inner
+            found.basis[index] @ found.coordinates[index].mT, alone.basis @ alone.coordinates.mT
         )

@@ -10,14 +10,7 @@ from torch.nn.functional import one_hot, pad
 
 from identilens.linalg.factor import Factor, factorise, largest_square, least_share
 from identilens.linalg.memory import blocks
-from identilens.linalg.rows import (
-    BLOCK,
-    Decomposed,
-    ProjectedRows,
-    RowProjector,
-    Tolerance,
-    squared_norms,
-)
+from identilens.linalg.rows import BLOCK, RowProjector, Tolerance
 
 SAME = 1e-14
 """Two rows of T count as one row up to this difference, as a share of the largest entry: rounding in float64."""
@@ -56,7 +49,8 @@ class MaskedRows(RowProjector):
         averaged = (self._equal & alike.any(-1, keepdim=True)).any(0).nonzero()
         self._averaged = int(averaged[-1, 0]) + 1 if len(averaged) else 0
         # (M Mᵀ)⁻¹ with F = W M: its product with G⁻¹ has the trace of the inverse Gram matrix of T.
-        self._back = self._shared(factor.coordinates.mT @ factor.coordinates)
+        back = factor.coordinates.mT @ factor.coordinates
+        self._back = back.unflatten(0, (len(self.white), self.share))
         if not bool(visible[-1].all()):
             self.rank = self._ranks(slice(len(visible) - 1, len(visible)))[:, 0]
 
@@ -75,67 +69,30 @@ class MaskedRows(RowProjector):
             ranks[here] = self._decompose(here[0], rows.start + here[1]).rank
         return ranks
 
-    def times(self, rows: slice, found: ProjectedRows, columns: Tensor) -> Tensor:
-        """Return W z on the keys that each row sees, times a few columns."""
-        spread = self._heads(self._spaces(found.coordinates) @ self.white.mT) * self.seen(rows)
-        return self._heads(self._spaces(spread) @ columns)
-
-    def _found(
-        self, rows: slice, whitened: Tensor, weights: Tensor, means: Tensor
-    ) -> ProjectedRows:
-        sizes = self._sizes[rows].double()
-        even, ones = 1 / sizes, self._ones(rows)[:, None]
-        shifted = self._shared(whitened) - even[:, None] * ones
+    def project(self, rows: slice, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return W G⁻¹ Wᵀ a, means over keys with the same row of T, or a projection by a decomposition."""
         solve, full = self._inverses(rows)
-        solved, along = solve(torch.cat([shifted, ones], 1)).split([self.share, 1], 1)
+        keys, sizes, equal = weights.shape[-1], self._sizes[rows], self._equal[:, rows]
+        white, full = self.white[:, :keys], full & ~equal
+        ones = self._totals(rows, self.white)[:, None]
+        whitened = (self._spaces(weights) @ white).unflatten(1, (self.share, -1))
+        solved, along = solve(torch.cat([whitened, ones], 1)).split([self.share, 1], 1)
+        spread = self._heads(solved.flatten(1, 2) @ white.mT) * self.seen(rows)[:, :keys]
+        projected = torch.where(full[..., None], spread, self._means(rows, weights))
         outside = (sizes - (ones * along).sum(-1)).clamp_min(0).expand(-1, self.share, -1)
-        moved, square = ((shifted * one).sum(-1).flatten(0, 1) for one in (along, solved))
-        coordinates = (solved + even[:, None] * along).flatten(0, 1)
-        equal = self._equal[:, rows]
-        full = full & ~equal
-        moved, square, outside = (
-            torch.where(full, one, 0.0) for one in (moved, square, outside.flatten(0, 1))
-        )
-        coordinates = torch.where(full[..., None], coordinates, 0.0)
-        total, own = weights.sum(-1) - 1, squared_norms(weights)
-        of_means = own if means is weights else squared_norms(means)
-        moved = torch.where(equal, total, moved)
-        square = torch.where(equal, of_means - even * (2 * total + 1), square)
-        found = ProjectedRows(even, total, own, moved, square, outside, coordinates, equal)
+        outside = torch.where(full, outside.flatten(0, 1), 0.0)
         heads, places = (~full & ~equal).nonzero(as_tuple=True)
-        if not len(heads):
-            return found
-        projected = [
-            self._decomposed(rows, found, weights, (heads[part], places[part]))
-            for part in self._parts(len(heads))
-        ]
-        return found._replace(decomposed=Decomposed(heads, places, torch.cat(projected)))
-
-    def _decomposed(
-        self,
-        rows: slice,
-        found: ProjectedRows,
-        weights: Tensor,
-        here: tuple[Int[Tensor, " some"], Int[Tensor, " some"]],
-    ) -> Float[Tensor, "some key"]:
-        """Return P a of rows by a decomposition; write the sums of w."""
-        basis = self._decompose(here[0], rows.start + here[1]).basis
-        share, constant = found.even[here[1], None], basis.sum(1)
-        left = (weights[here] - share) * self.seen(rows)[here[1]]
-        inside = (left[:, None] @ basis)[:, 0]
-        found.moved[here] = (inside * constant).sum(-1)
-        found.moved_square[here] = inside.square().sum(-1)
-        sizes = self._sizes[rows][here[1]]
-        found.outside[here] = sizes - constant.square().sum(-1)
-        return (basis @ (inside + share * constant)[..., None])[..., 0]
+        for part in self._parts(len(heads)):
+            here = heads[part], places[part]
+            basis = self._decompose(here[0], rows.start + here[1]).basis
+            inside = weights[here][:, None] @ basis[:, :keys]
+            projected[here] = (inside @ basis[:, :keys].mT)[:, 0]
+            outside[here] = sizes[here[1]] - basis.sum(1).square().sum(-1)
+        return projected, outside
 
     def _last_keys(self) -> Int[Tensor, " query"]:
         """Return the last key that each query sees."""
         return self.keys - 1 - self.visible.byte().flip(-1).argmax(-1)
-
-    def _ones(self, rows: slice) -> Float[Tensor, "space row k"]:
-        """Return Wᵀ 1 of each row's keys."""
-        return self._totals(rows, self.white)
 
     def _totals(
         self, rows: slice, of_keys: Float[Tensor, "space key c"]
@@ -159,7 +116,8 @@ class MaskedRows(RowProjector):
         stop = min(stop, self._averaged)
         if first >= stop:
             return weights
-        classes, keys = self._classes(), self._first.shape[1]
+        keys = min(self._first.shape[1], weights.shape[-1])
+        classes = self._classes()[:, :keys, :keys]
         seen = self.visible[first:stop, :keys].double()
         sums = weights[:, : stop - first, :keys] @ classes
         mean = (sums / (seen @ classes).clamp_min(1) @ classes.mT) * seen
@@ -267,28 +225,14 @@ class CausalRows(MaskedRows):
             @ self._back.flatten(2).mT
         )
         traces = (ends.mT[..., None] + _later(growth)).flatten(2).flatten(0, 1)
-        self._summed = self._totals(slice(None), self.white)
         self._full = self._certified(slice(None), own.flatten(1)[:, :keys], traces[:, :keys])
 
     def row_sizes(self) -> Int[Tensor, " query"]:
         """Return how many keys each query sees."""
         return self._last_keys() + 1
 
-    def times(self, rows: slice, found: ProjectedRows, columns: Tensor) -> Tensor:
-        """Return W z times a few columns, from their products with W before each block."""
-        blocked, place = self._blocked(columns), self._place(rows)
-        before = self._cumulative(self._blocks.mT @ blocked)
-        before, own, blocked = (self._at(place, one) for one in (before, self._blocks, blocked))
-        solved = self._in_blocks(rows, self._shared(found.coordinates))
-        until = own.new_ones(BLOCK, BLOCK).tril().repeat(self.share, 1)
-        received = solved @ before + ((solved @ own.mT) * until) @ blocked
-        return self._cut(rows, received).flatten(0, 1)
-
     def _last_keys(self) -> Int[Tensor, " query"]:
         return torch.arange(self.keys, device=self.white.device)
-
-    def _ones(self, rows: slice) -> Tensor:
-        return self._summed[:, rows]
 
     def _totals(self, rows: slice, of_keys: Tensor) -> Tensor:
         # Along the last axis in memory a GPU adds up many times as fast.

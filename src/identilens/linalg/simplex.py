@@ -11,11 +11,9 @@ from torch import Tensor
 
 from identilens.linalg.decompositions import singular_values, svd
 from identilens.linalg.factor import (
-    Factor,
     Span,
     certified_full_rank,
     largest_square,
-    least_share,
     smaller_gram,
 )
 from identilens.linalg.threads import one_thread
@@ -86,25 +84,6 @@ class SimplexSpace:
 
 CLEAR_SHARE = 1e-4
 """Share of the ones outside col(T) from which their part inside can be subtracted without losing digits."""
-
-
-def certified_centred(factor: Factor, tolerance: float) -> Bool[Tensor, "*batch"]:
-    """Return whether the factor of T certifies that `centred_rank` is its number of columns.
-
-    The Gram matrix of the centred rows is FᵀF − n μ μᵀ with μ the column means. By Sherman and Morrison, the norm of
-    its inverse is at most ‖F⁺‖_F² + n ‖F⁺F⁺ᵀ μ‖² / (1 − p), with p = n ‖F⁺ᵀμ‖² the share of the ones inside col(T).
-    """
-    n, along = factor.basis.shape[-2], factor.ones
-    outside = 1 - along.square().sum((-2, -1)) / n
-    moved = (along @ factor.coordinates.mT).square().sum((-2, -1)) / n
-    squares = (
-        torch.linalg.vector_norm(one, dim=(-2, -1)).square()
-        for one in (factor.coordinates, factor.inner)
-    )
-    inverse, trace = squares
-    inverse = inverse + moved / outside.clamp_min(CLEAR_SHARE)
-    full = factor.rank == factor.inner.shape[-1]
-    return full & (outside > CLEAR_SHARE) & (inverse * trace * least_share(tolerance) < 1)
 
 
 def centred_rank(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:

@@ -20,7 +20,7 @@ from identilens.models.layout import layer_at
 from identilens.models.lens import Lens
 from identilens.models.outputs import relative
 from identilens.models.proof import NOISE
-from identilens.models.threads import hooked
+from identilens.models.threads import first_input, hooked
 
 
 class Rollout(NamedTuple):
@@ -155,9 +155,8 @@ class _Blocks:
         """Record each call of each layer inside the context."""
 
         def enter(_module: nn.Module, args: tuple, kwargs: dict) -> None:
-            self._blocks.append(
-                _Block((args[0] if args else kwargs["hidden_states"])[0].detach().double().cpu())
-            )
+            states = first_input(args, kwargs)
+            self._blocks.append(_Block(states[0].detach().double().cpu()))
 
         def norm(module: nn.Module, args: tuple, _kwargs: dict) -> None:
             if self._blocks and isinstance(args[0], Tensor) and args[0].ndim == 3:

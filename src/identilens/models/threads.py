@@ -42,6 +42,11 @@ def hooked(
         yield
 
 
+def first_input(args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """Return what a layer reads: its first argument, or its hidden states by name."""
+    return args[0] if args else kwargs.get("hidden_states")
+
+
 class EndedError(Exception):
     """Ends a forward pass after the layer of interest."""
 

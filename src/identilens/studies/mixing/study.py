@@ -22,7 +22,7 @@ from identilens.models.derivative.jacobian import (
 )
 from identilens.models.layout import Kind
 from identilens.models.lens import Lens
-from identilens.models.linearise import HiddenMap, HiddenState, Wrt, sources
+from identilens.models.linearise import HiddenMap, HiddenState, sources
 from identilens.models.rollouts import Rollout, text_rollouts
 from identilens.runs.conllu import TaggedText, Tags
 from identilens.runs.files import write_table
@@ -55,7 +55,6 @@ class MixingSettings(Settings):
             count from the end.
         layers: Layers in the result; 1 is the first layer's output. All by default. Fewer layers save space, not time.
         method: Exact norms (exact), or a sketch by random probes with standard errors, about ten times as fast.
-        wrt: What contributes: the input of the first layer (embeddings), or of the norm before it (embedding_sum).
         sketch_probes: Number of probes for each token in a sketch; 32 by default.
         leading: Number of these probes that follow leading directions; a quarter by default.
         memory_budget: Largest size of the tensors that one sweep has in memory, such as 512MiB. Default: 1GiB, or half
@@ -70,7 +69,6 @@ class MixingSettings(Settings):
     queries: Positions | None = None
     layers: Numbers | None = None
     method: Method = "sketch"
-    wrt: Wrt = "embeddings"
     sketch_probes: TwoOrMore | None = None
     leading: NonNegative | None = None
     memory_budget: Annotated[Size | None, Ge(1), NOT_RECORDED] = None
@@ -130,10 +128,7 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
             find_token(
                 [next(iter(item.tokens.values()), ()) for item in self.items], settings.track
             )
-        maps = [
-            HiddenMap(self.lens, self.items[0], source, self.settings.wrt)
-            for source in sources(self.lens)
-        ]
+        maps = [HiddenMap(self.lens, self.items[0], source) for source in sources(self.lens)]
         available = {label.layer for one in maps for label in one.outputs}
         chosen = self.settings.layers
         missing = sorted(set(chosen or ()) - available)
@@ -160,7 +155,7 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
         tables, rows = [pl.DataFrame(schema=pl.Schema(Mixing.schema["table"]))], []
         try:
             for number, source in enumerate(sources(self.lens)):
-                hidden = HiddenMap(self.lens, self.items[part], source, self.settings.wrt)
+                hidden = HiddenMap(self.lens, self.items[part], source)
                 for label, places, norms in self._norms(hidden, part, number):
                     rollout = rollouts.get(label.kind)
                     tables.append(_layer_table(part, label, places, norms, rollout))
