@@ -59,8 +59,9 @@ class MaskedRows(RowProjector):
         return torch.cat([self._ranks(rows) for rows in self.steps(len(self.visible))], 1)
 
     def _ranks(self, rows: slice) -> Int[Tensor, "head row"]:
-        leading = self.visible[rows, : self._first.shape[1]].double()
-        different = (leading @ self._classes() > 0).sum(-1)
+        keys = self._first.shape[1]
+        leading = self.visible[rows, :keys].double()
+        different = (leading @ one_hot(self._first, keys).double() > 0).sum(-1)
         full = self._inverses(rows)[1]
         ranks = torch.where(full, self.width, different)
         heads, places = (~full & ~self._equal[:, rows]).nonzero(as_tuple=True)
@@ -111,25 +112,15 @@ class MaskedRows(RowProjector):
         basis = pad(factor.basis * seen[:, :end], (0, 0, 0, self.keys - end))
         return replace(factor, basis=basis)
 
-    def _means(self, rows: slice, weights: Tensor) -> Tensor:
-        first, stop, _ = rows.indices(len(self.visible))
-        stop = min(stop, self._averaged)
-        if first >= stop:
+    def _means(self, rows: slice, weights: Tensor) -> Float[Tensor, "head row key"]:
+        """Return weights as means over leading keys with the same row of T."""
+        if rows.start >= self._averaged:
             return weights
         keys = min(self._first.shape[1], weights.shape[-1])
-        classes = self._classes()[:, :keys, :keys]
-        seen = self.visible[first:stop, :keys].double()
-        sums = weights[:, : stop - first, :keys] @ classes
-        mean = (sums / (seen @ classes).clamp_min(1) @ classes.mT) * seen
-        result = weights.clone()
-        result[:, : stop - first, :keys] = torch.where(
-            self._equal[:, first:stop, None], mean, weights[:, : stop - first, :keys]
-        )
-        return result
-
-    def _classes(self) -> Float[Tensor, "head key first"]:
-        """Return, for each leading key, which is the first with its row of T."""
-        return one_hot(self._first, self._first.shape[1]).double()
+        classes = one_hot(self._first[:, :keys], keys).double()
+        seen = self.visible[rows, :keys].double()
+        shares = weights[..., :keys] @ classes / (seen @ classes).clamp_min(1)
+        return torch.cat([shares @ classes.mT * seen, weights[..., keys:]], -1)
 
     def _inverses(self, rows: slice) -> tuple[Callable[[Tensor], Tensor], Bool[Tensor, "head row"]]:
         """Return what multiplies rows [space, head, row, k] by G⁻¹, and where it may be used."""
@@ -241,17 +232,17 @@ class CausalRows(MaskedRows):
     def _inverses(self, rows: slice) -> tuple[Callable[[Tensor], Tensor], Bool[Tensor, "head row"]]:
         """Return G⁻¹ as in all masked rows, once refined: errors of a step are those of G_i alone."""
         kept = self._before, self._blocks, self._last, self._steps
-        before, own, last, steps = (self._at(self._place(rows), one) for one in kept)
+        before, own, last, steps = (self._at(rows, one) for one in kept)
 
         def solve(blocked: Tensor, until: Tensor) -> Tensor:
             return blocked @ last + ((blocked @ steps.mT) * (1 - until)) @ steps
 
         def refined(given: Float[Tensor, "space head row k"]) -> Float[Tensor, "space head row k"]:
-            blocked = self._in_blocks(rows, given)
+            blocked = self._in_blocks(given)
             until = own.new_ones(BLOCK, BLOCK).tril().repeat(given.shape[1], 1)
             solved = solve(blocked, until)
             left = blocked - solved @ before - ((solved @ own.mT) * until) @ own
-            return self._cut(rows, solved + solve(left, until))
+            return self._cut(given.shape[2], solved + solve(left, until))
 
         return refined, self._full[:, rows]
 
@@ -264,27 +255,19 @@ class CausalRows(MaskedRows):
         by_space = blocks.unflatten(0, (len(self.white), self._count))
         return (by_space.cumsum(1) - by_space).flatten(0, 1)
 
-    def _place(self, rows: slice) -> slice:
-        first, stop, _ = rows.indices(self.keys)
-        return slice(first // BLOCK, -(-stop // BLOCK))
-
-    def _at(self, place: slice, blocks: Tensor) -> Tensor:
+    def _at(self, rows: slice, blocks: Tensor) -> Tensor:
+        """Return the blocks of some rows, which begin with one."""
+        place = slice(rows.start // BLOCK, -(-rows.stop // BLOCK))
         return blocks.unflatten(0, (len(self.white), self._count))[:, place].flatten(0, 1)
 
-    def _in_blocks(
-        self, rows: slice, given: Float[Tensor, "space head row c"]
-    ) -> Float[Tensor, "blocks own c"]:
+    def _in_blocks(self, given: Float[Tensor, "space head row c"]) -> Float[Tensor, "blocks own c"]:
         """Return the rows of a space's heads by block."""
-        first, stop, _ = rows.indices(self.keys)
-        filled = pad(given, (0, 0, first % BLOCK, -stop % BLOCK)).unflatten(2, (-1, BLOCK))
+        filled = pad(given, (0, 0, 0, -given.shape[2] % BLOCK)).unflatten(2, (-1, BLOCK))
         return filled.transpose(1, 2).flatten(2, 3).flatten(0, 1)
 
-    def _cut(self, rows: slice, blocked: Tensor) -> Float[Tensor, "space head row c"]:
-        first, stop, _ = rows.indices(self.keys)
-        place, start = self._place(rows), first % BLOCK
-        by_block = blocked.unflatten(0, (len(self.white), place.stop - place.start))
-        rows_of = by_block.unflatten(2, (-1, BLOCK)).transpose(1, 2).flatten(2, 3)
-        return rows_of[:, :, start : start + stop - first]
+    def _cut(self, rows: int, blocked: Tensor) -> Float[Tensor, "space head row c"]:
+        by_block = blocked.unflatten(0, (len(self.white), -1)).unflatten(2, (-1, BLOCK))
+        return by_block.transpose(1, 2).flatten(2, 3)[:, :, :rows]
 
 
 def _cholesky(

@@ -72,18 +72,10 @@ class SimplexSpace:
         """True on the keys that take part in some alternative; the others keep their weight."""
         if not self.nullity:
             return torch.zeros_like(self.visible)
-        # The length of a row of N is that of a unit vector outside B: where it is small, it is computed exactly.
-        moves = self.visible & (self.kept.square().sum(1) < 1 - CLEAR_SHARE)
-        for key in torch.nonzero(self.visible & ~moves).flatten().tolist():
-            outside = -self.kept @ self.kept[key]
-            outside[key] += 1
-            outside = outside - self.kept @ (self.kept.mT @ outside)
-            moves[key] = torch.linalg.vector_norm(outside) > ROUNDING
-        return moves
-
-
-CLEAR_SHARE = 1e-4
-"""Share of the ones outside col(T) from which their part inside can be subtracted without losing digits."""
+        # The length of a row of N is that of a unit vector outside B, which is computed twice to lose no digit.
+        outside = torch.eye(len(self.kept)).to(self.kept) - self.kept @ self.kept.mT
+        outside = outside - outside @ self.kept @ self.kept.mT
+        return self.visible & (torch.linalg.vector_norm(outside, dim=1) > ROUNDING)
 
 
 def centred_rank(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:
@@ -116,11 +108,7 @@ def simplex_span(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Span
 
 def ones_outside(span: Span) -> Float[Tensor, "*batch"]:
     """Return ‖(I − U Uᵀ) 1‖²: the squared length of the ones outside the space."""
-    basis, inside = span.basis, span.ones
-    by_length = basis.shape[-2] - inside.square().sum((-2, -1))
-    if bool((by_length > CLEAR_SHARE * basis.shape[-2]).all()):
-        return by_length
-    return (1 - (inside @ basis.mT)[..., 0, :]).square().sum(-1)
+    return (1 - (span.ones @ span.basis.mT)[..., 0, :]).square().sum(-1)
 
 
 def least_outside(

@@ -81,6 +81,14 @@ class RowSums(NamedTuple):
     squares: Float[Tensor, "2 head row"]
     outside: Float[Tensor, "head row"]
 
+    @classmethod
+    def of(cls, sizes: Tensor, *of: Tensor) -> "RowSums":
+        """Return the sums of weights, of effective attention, and what is left of the ones."""
+        *pair, outside = of
+        totals = torch.stack([one.sum(-1) for one in pair])
+        lengths = torch.stack([torch.linalg.vector_norm(one, dim=-1) for one in pair])
+        return cls(sizes, totals, lengths.square(), outside)
+
     def with_sink(self) -> "RowSums":
         """Return the sums with a learned sink as one more key: weight 1 − Σ a, effective weight 0, value 0."""
         sink = 1 - self.totals[0]
@@ -165,8 +173,7 @@ class LayerMeasures:
 def measure_layer(layer: Layer) -> LayerMeasures:
     """Return the measures of a layer's heads, added up over blocks of rows, in float64 on the layer's device.
 
-    Because effective attention is an orthogonal projection, ‖effective_i‖² = ⟨a_i, effective_i⟩ for each row. So all
-    sums follow from coordinates of the weights in a basis of col(T). Memory O(n · block).
+    Memory O(n · block).
     """
     T, projector, sizes = layer.projected, layer.projector, layer.projector.row_sizes()
     heads, keys, texts = len(projector.compact), T.keys, len(layer.key_types)
@@ -186,6 +193,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
     for block in layer.blocks():
         rows, weights = block.rows, block.weights.double()
         kept.add(block)
+        # No row sees the keys from here on.
         end = int(projector.seen(rows).any(0).nonzero()[-1]) + 1
         weights = weights[..., :end]
         effective, outside = projector.project(rows, weights)
@@ -194,11 +202,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         both = torch.stack([torch.ones_like(norms), share_of(torch.ones_like(norms), norms)], 1)
         by_key[..., :end] += both @ weights
         adding[:, rows] = outside > least[:, rows]
-        totals = torch.stack([weights.sum(-1), effective.sum(-1)])
-        squares = torch.stack(
-            [torch.linalg.vector_norm(one, dim=-1) for one in (weights, effective)]
-        )
-        sums = RowSums(sizes[rows], totals, squares.square(), outside)
+        sums = RowSums.of(sizes[rows], weights, effective, outside)
         sums = sums.with_sink() if layer.has_sink else sums
         moments += sums.around(mean_weight).sum(-1)
         null += sums.null_squares(adding[:, rows] | layer.has_sink).sum(-1)
