@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,8 +19,8 @@ from identilens.linalg.programs import (
 from identilens.linalg.threads import one_thread
 
 _STEPS = 40
-_CLOSE, _NEAR = 1e-9, 1e-11
-"""Complementarity at which programs count as solved, and at which their duals do."""
+_CLOSE = 1e-9
+"""Complementarity at which programs count as solved."""
 _CLOSEST = 1e-16
 """Complementarity at which a least norm counts as found."""
 _SHORT_OF_BOUNDARY = 0.99
@@ -129,11 +128,8 @@ class SharedPrograms:
         """
 
         def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
-            if self._duals and not reach.any():
-                points, multipliers = self._by_duals(self._duals, costs, rows)
-            else:
-                points, multipliers = self._interior(_CLOSE, costs, rows @ self.kept, reach)
-                points = self._corrected(points, rows, reach)
+            points, multipliers = self._interior(_CLOSE, costs, rows @ self.kept, reach)
+            points = self._corrected(points, rows, reach)
             points = self.within(points, rows, reach)
             optima, solved = self._bounded(costs, rows, reach, points, multipliers)
             loose = torch.nonzero(~solved & (reach == 0).all(1)).flatten().tolist()
@@ -154,25 +150,6 @@ class SharedPrograms:
         size = costs.abs().amax(1, keepdim=True).clamp_min(torch.finfo(costs.dtype).tiny)
         values, bounds, points, multipliers = self._in_parts(solve, costs / size, rows, reach)
         return Optima(size[:, 0] * values, size[:, 0] * bounds, points, size * multipliers)
-
-    @cached_property
-    def _duals(self) -> "SharedPrograms | None":
-        """The programs over {s >= 0 : sᵀN = cᵀN}, with the moves N that keep xᵀB, where N has fewer columns than B."""
-        keys, rho = self.kept.shape
-        if not 0 < keys - rho < rho:
-            return None
-        return SharedPrograms(torch.linalg.qr(self.kept, "complete")[0][:, rho:])
-
-    def _by_duals(
-        self, duals: "SharedPrograms", costs: Tensor, rows: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return points and multipliers of linear programs.
-
-        With s = c − B y, y·Bᵀa = c·a − s·a is largest where s·a is least. The multipliers z of that program are the
-        move to x = a − N z.
-        """
-        moves, z = duals.near(rows, costs, complementarity=_NEAR)
-        return (rows - z @ duals.kept.mT).clamp_min(0.0), -moves @ self.kept
 
     @one_thread()
     def least_norm(self, weights_row: Float[Tensor, " key"]) -> LeastNorm:

@@ -41,7 +41,7 @@ class MaskedRows(RowProjector):
         self._sizes = self.row_sizes()
         self._row_bytes = 24 * len(self.white) * self.width * (self.width + self.keys)
         self._tolerances = tolerance(self._sizes)
-        last = self._last_keys()
+        last = self.keys - 1 - self.visible.byte().flip(-1).argmax(-1)
         self._first, independent = self._independent()
         self._equal = last < independent[:, None]
         alike = self._first != torch.arange(self._first.shape[1], device=last.device)
@@ -78,7 +78,7 @@ class MaskedRows(RowProjector):
         ones = self._totals(rows, self.white)[:, None]
         whitened = (self._spaces(weights) @ white).unflatten(1, (self.share, -1))
         solved, along = solve(torch.cat([whitened, ones], 1)).split([self.share, 1], 1)
-        spread = self._heads(solved.flatten(1, 2) @ white.mT) * self.seen(rows)[:, :keys]
+        spread = self._heads(solved.flatten(1, 2) @ white.mT) * self.visible[rows, :keys]
         projected = torch.where(full[..., None], spread, self._means(rows, weights))
         outside = (sizes - (ones * along).sum(-1)).clamp_min(0).expand(-1, self.share, -1)
         outside = torch.where(full, outside.flatten(0, 1), 0.0)
@@ -90,10 +90,6 @@ class MaskedRows(RowProjector):
             projected[here] = (inside @ basis[:, :keys].mT)[:, 0]
             outside[here] = sizes[here[1]] - basis.sum(1).square().sum(-1)
         return projected, outside
-
-    def _last_keys(self) -> Int[Tensor, " query"]:
-        """Return the last key that each query sees."""
-        return self.keys - 1 - self.visible.byte().flip(-1).argmax(-1)
 
     def _totals(
         self, rows: slice, of_keys: Float[Tensor, "space key c"]
@@ -191,9 +187,11 @@ class CausalRows(MaskedRows):
         visible = torch.ones(keys, keys, dtype=torch.bool, device=compact.device).tril()
         super().__init__(compact, factor, tolerance, visible)
         self._row_bytes, self._count = 0, -(-keys // BLOCK)
-        self._blocks = self._blocked(self.white)
+        filled = pad(self.white, (0, 0, 0, -keys % BLOCK))
+        self._blocks = filled.reshape(len(filled) * self._count, BLOCK, self.width)
         gram = self._blocks.mT @ self._blocks
-        self._before = self._cumulative(gram)
+        by_space = gram.unflatten(0, (len(self.white), self._count))
+        self._before = (by_space.cumsum(1) - by_space).flatten(0, 1)
         lower, usable = _cholesky(gram + self._before)
         self._last = torch.cholesky_inverse(lower)
         turned = self._blocks.flip(1)
@@ -218,13 +216,6 @@ class CausalRows(MaskedRows):
         traces = (ends.mT[..., None] + _later(growth)).flatten(2).flatten(0, 1)
         self._full = self._certified(slice(None), own.flatten(1)[:, :keys], traces[:, :keys])
 
-    def row_sizes(self) -> Int[Tensor, " query"]:
-        """Return how many keys each query sees."""
-        return self._last_keys() + 1
-
-    def _last_keys(self) -> Int[Tensor, " query"]:
-        return torch.arange(self.keys, device=self.white.device)
-
     def _totals(self, rows: slice, of_keys: Tensor) -> Tensor:
         # Along the last axis in memory a GPU adds up many times as fast.
         return of_keys.mT.cumsum(-1).mT[:, rows]
@@ -238,36 +229,21 @@ class CausalRows(MaskedRows):
             return blocked @ last + ((blocked @ steps.mT) * (1 - until)) @ steps
 
         def refined(given: Float[Tensor, "space head row k"]) -> Float[Tensor, "space head row k"]:
-            blocked = self._in_blocks(given)
+            filled = pad(given, (0, 0, 0, -given.shape[2] % BLOCK))
+            by_block = filled.unflatten(2, (-1, BLOCK)).transpose(1, 2)
+            blocked = by_block.flatten(2, 3).flatten(0, 1)
             until = own.new_ones(BLOCK, BLOCK).tril().repeat(given.shape[1], 1)
             solved = solve(blocked, until)
             left = blocked - solved @ before - ((solved @ own.mT) * until) @ own
-            return self._cut(given.shape[2], solved + solve(left, until))
+            solved = (solved + solve(left, until)).reshape(by_block.shape)
+            return solved.transpose(1, 2).flatten(2, 3)[:, :, : given.shape[2]]
 
         return refined, self._full[:, rows]
-
-    def _blocked(self, keys: Float[Tensor, "space key c"]) -> Float[Tensor, "blocks own c"]:
-        filled = pad(keys, (0, 0, 0, -self.keys % BLOCK))
-        return filled.reshape(len(keys) * self._count, BLOCK, keys.shape[-1])
-
-    def _cumulative(self, blocks: Float[Tensor, "blocks k c"]) -> Float[Tensor, "blocks k c"]:
-        """Return the sum over all blocks of a space before each."""
-        by_space = blocks.unflatten(0, (len(self.white), self._count))
-        return (by_space.cumsum(1) - by_space).flatten(0, 1)
 
     def _at(self, rows: slice, blocks: Tensor) -> Tensor:
         """Return the blocks of some rows, which begin with one."""
         place = slice(rows.start // BLOCK, -(-rows.stop // BLOCK))
         return blocks.unflatten(0, (len(self.white), self._count))[:, place].flatten(0, 1)
-
-    def _in_blocks(self, given: Float[Tensor, "space head row c"]) -> Float[Tensor, "blocks own c"]:
-        """Return the rows of a space's heads by block."""
-        filled = pad(given, (0, 0, 0, -given.shape[2] % BLOCK)).unflatten(2, (-1, BLOCK))
-        return filled.transpose(1, 2).flatten(2, 3).flatten(0, 1)
-
-    def _cut(self, rows: int, blocked: Tensor) -> Float[Tensor, "space head row c"]:
-        by_block = blocked.unflatten(0, (len(self.white), -1)).unflatten(2, (-1, BLOCK))
-        return by_block.transpose(1, 2).flatten(2, 3)[:, :, :rows]
 
 
 def _cholesky(

@@ -44,10 +44,6 @@ class RowProjector(ABC):
         self._full_width = factor.rank == compact.shape[-1]
         self._row_bytes = 0
 
-    def seen(self, rows: slice) -> Bool[Tensor, "row key"]:
-        """Return which keys some queries see."""
-        return self.visible[rows]
-
     def row_sizes(self) -> Int[Tensor, " query"]:
         """Return how many keys each query sees."""
         return self.visible.sum(-1)

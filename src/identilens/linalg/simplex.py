@@ -62,7 +62,8 @@ class SimplexSpace:
         """
         if self.basis is None:
             return self.kept[:, :0]
-        free = _complete(self.basis)[:, self.rank :]
+        with one_thread():
+            free = torch.linalg.qr(self.basis, mode="complete").Q[:, self.rank :]
         return _spread(
             free * (torch.linalg.vector_norm(free, dim=1) > ROUNDING)[:, None], self.visible
         )
@@ -137,11 +138,6 @@ def space_on(
     scales = torch.linalg.vector_norm(kept.mT @ compact[visible], dim=1)
     scales[0] = torch.inf
     return SimplexSpace(_spread(kept, visible), scales, visible, tolerance, basis)
-
-
-@one_thread()
-def _complete(basis: Float[Tensor, "seen rho"]) -> Float[Tensor, "seen seen"]:
-    return torch.linalg.qr(basis, mode="complete").Q
 
 
 def _spread(

@@ -194,7 +194,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         rows, weights = block.rows, block.weights.double()
         kept.add(block)
         # No row sees the keys from here on.
-        end = int(projector.seen(rows).any(0).nonzero()[-1]) + 1
+        end = int(projector.visible[rows].any(0).nonzero()[-1]) + 1
         weights = weights[..., :end]
         effective, outside = projector.project(rows, weights)
         raw, summed = weights @ columns[:, :end, :-ranks], effective @ columns[:, :end, 1:]
@@ -248,7 +248,7 @@ def _simplex_nullity(layer: Layer, adding: Bool[Tensor, "head query"]) -> Int[Te
     """Return the largest simplex nullity of a row; ``adding`` says in which rows the ones add to the rank of T."""
     T, projector = layer.projected, layer.projector
     masked = type(projector) is MaskedRows
-    T = T.restricted(projector.seen(slice(-1, None))[0]) if masked else T
+    T = T.restricted(projector.visible[-1]) if masked else T
     last = (T.with_sink() if layer.has_sink else T).simplex_nullity.reshape(-1)
     if not masked:
         return last
