@@ -36,13 +36,7 @@ from identilens.models.offloading import device_of, refuse_without_values
 from identilens.models.positions import apart, length_limits
 from identilens.models.proof import NOISE, ONE_TEXT, Check, Proof
 from identilens.models.sequences import position_names
-from identilens.models.substitution import (
-    ModelRun,
-    Replacements,
-    Rows,
-    Substitution,
-    own_labels,
-)
+from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
 from identilens.models.windows import by_text
 
 T = TypeVar("T")
@@ -460,14 +454,6 @@ class Lens:
         if len(items) != 1:
             raise InputError(
                 f"weights belong to one text; got {len(items)} texts. Call substitute for each of them."
-            )
-        if not isinstance(replacements, Mapping) or not all(
-            isinstance(head, tuple) and isinstance(weights, Tensor | Rows)
-            for head, weights in replacements.items()
-        ):
-            raise InputError(
-                "expected a mapping from (layer, head) or (layer, head, kind) to weights, each a tensor or Rows; got "
-                f"{replacements!r:.80}."
             )
         item = items[0]
         targets = own_labels(self.model, item) if labels is None else torch.as_tensor(labels)

@@ -13,9 +13,10 @@ from identilens.models.explaining import explained
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
+from identilens.models.later import LaterLayers
 from identilens.models.layout import find_site, layer_at
 from identilens.models.lens import Lens
-from identilens.models.substitution import Replacements, Rows, Substitution, text_losses
+from identilens.models.substitution import Rows, put_rows, text_losses
 from identilens.models.threads import EndedError, hooked
 
 
@@ -33,8 +34,13 @@ class MapRuns:
 
     def __init__(self, lens: Lens, item: Item, head: Head, batch: int = 64) -> None:
         self._lens, self._item, self._head, self._batch = lens, item, head, batch
-        lens.prove_once([item])
+        sites = lens.sites(item)
+        self._site = find_site(sites, *head.address)
+        place = sites[self._site].place
+        self._layer = place and layer_at(lens.body, place)
         self.own = Rows(range(len(head.attention)), head.attention)
+        with explained(type(lens.model).__name__):
+            self._later = LaterLayers(lens, item, {"output_hidden_states": True}, self._site)
         self._plain = self._outcome([self.own])
 
     def effects(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, " change"]]:
@@ -59,28 +65,21 @@ class MapRuns:
         Raises:
             UnsupportedModelError: If the model does not have its layers in a list.
         """
-        sites, body = self._lens.sites(self._item), self._lens.body
-        number = find_site(sites, *self._head.address)
-        site, calls = sites[number], list[Tensor]()
-        if site.place is None:
+        if self._layer is None:
             raise UnsupportedModelError(
-                f"{type(body).__name__} does not have its layers in a list."
+                f"{type(self._lens.body).__name__} does not have its layers in a list."
             )
-        # A layer that several numbers share is called once for each.
-        earlier = sum((one.place, one.kind) == (site.place, site.kind) for one in sites[:number])
+        outputs: list[Tensor] = []
 
         def keep(_module: nn.Module, _args: tuple, _kwargs: dict, output: Any) -> None:
-            calls.append(output if isinstance(output, Tensor) else output[0])
-            if len(calls) > earlier:
+            if self._reached:
+                outputs.append(output if isinstance(output, Tensor) else output[0])
                 raise EndedError
 
-        outputs = []
-        with hooked([layer_at(body, site.place)], after=keep):
+        with hooked([self._layer], after=keep):
             for part in self._parts(changes):
                 with suppress(EndedError):
                     self._run(part)
-                outputs.append(calls[-1])
-                calls.clear()
         return torch.cat(outputs)
 
     def _parts(self, changes: Sequence[Rows]) -> Iterator[Sequence[Rows]]:
@@ -96,10 +95,17 @@ class MapRuns:
         found["loss"] = None if losses is None else losses[:, None]
         return {name: one for name, one in found.items() if one is not None}
 
-    @torch.no_grad()
     def _run(self, changes: Sequence[Rows]) -> Any:
-        lens, items = self._lens, [self._item] * len(changes)
-        put: list[Replacements] = [{self._head.address: one} for one in changes]
-        handler = Substitution(lens.sites(self._item), *put, attend=AttentionCall.run)
-        with explained(type(lens.model).__name__), lens.capturing(handler, items, lens.model):
-            return lens.plain(items, lens.model, output_hidden_states=True)
+        head, self._reached = self._head, False
+
+        def handler(call: AttentionCall) -> Tensor:
+            output = call.run()
+            if call.index != self._site - skipped:
+                return output
+            self._reached, output = True, output.clone()
+            for number, rows in enumerate(changes):
+                put_rows(output, number, rows, head.site, head.head, call)
+            return output
+
+        with self._later.since(self._site) as skipped, explained(type(self._lens.model).__name__):
+            return self._later.run(handler, len(changes))

@@ -20,6 +20,7 @@ from identilens.models.explaining import Exact
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
+from identilens.models.later import LaterLayers
 from identilens.models.lens import Lens
 from identilens.models.linearise import Suffixes
 from identilens.models.offloading import is_offloaded
@@ -131,28 +132,31 @@ class Answer:
         ``number`` is that of their attention in call order; another ``measure`` of two outcomes may take the place of
         `between`.
         """
-        measure, own = measure or self.between, self._plain
+        measure, later = measure or self.between, self._layers
+        # The model's own attention on both sides: in half precision, eager attention alone changes the outcome.
+        own = self._entries_of(later.own)
         copies, found = [self.item] * len(heads), []
         most = max(1, min(_AT_ONCE, _LOGITS // max(1, self.item.length * own.shape[1])))
-        for batch in self.lens.batches(copies, range(len(heads)), most):
+        batches = [*self.lens.batches(copies, range(len(heads)), most)]
+        with later.since(number) as skipped:
+            for batch in batches:
 
-            def removed(call: AttentionCall, batch: Sequence[int] = batch) -> Tensor:
-                output = call.run()
-                if call.index == number:
-                    remains = (left == "mean") * output.mean(1)
-                    output = output.clone()
-                    for place, copy in enumerate(batch):
-                        output[place, :, heads[copy]] = remains[place, None, heads[copy]]
-                return output
+                def removed(call: AttentionCall, batch: Sequence[int] = batch) -> Tensor:
+                    output = call.run()
+                    if call.index == number - skipped:
+                        remains = (left == "mean") * output.mean(1)
+                        output = output.clone()
+                        for place, copy in enumerate(batch):
+                            output[place, :, heads[copy]] = remains[place, None, heads[copy]]
+                    return output
 
-            run = self._run(removed, [self.item] * len(batch))
-            found += [measure(self._entries_of(run, place), own) for place in range(len(batch))]
+                run = self._run(removed, [self.item] * len(batch))
+                found += [measure(self._entries_of(run, place), own) for place in range(len(batch))]
         return found
 
     @cached_property
-    def _plain(self) -> Float[Tensor, "position entry"]:
-        """The outcome with the model's own attention; in half precision, eager attention alone changes it."""
-        return self._entries_of(self._run(AttentionCall.run, [self.item]))
+    def _layers(self) -> LaterLayers:
+        return LaterLayers(self.lens, self.item, self._wanted)
 
     def estimates(self, probes: int = 16, seed: int = 0) -> list[Float[Tensor, " head"]]:
         """Return what `without` gives where nothing is left, to first order, for all heads of each attention.

@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import (
 
 from identilens.errors import InputError, NumericalError
 from identilens.models.inputs import Item
-from identilens.models.interface import AttentionCall, Handler
+from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site, find_site
 from identilens.models.sequences import Kind
 
@@ -52,45 +52,54 @@ Replacements = Mapping[Address, Float[Tensor, "query key"] | Rows]
 
 
 class Substitution:
-    """Handles attention calls of a batch; some heads of each text get given weights.
-
-    Args:
-        sites: The model's attention.
-        replacements: Those of each text.
-        attend: What gives the output of a call: the family's attention, or the model's own.
+    """Handles attention calls of one text with the family's attention; some heads get given weights.
 
     Raises:
         InputError: For a head the model lacks; when called, for weights of another shape or on a hidden key.
         NumericalError: When called, for weights that are NaN or infinite.
     """
 
-    def __init__(
-        self,
-        sites: tuple[Site, ...],
-        *replacements: Replacements,
-        attend: Handler = AttentionCall.mixed,
-    ) -> None:
-        self._sites, self._attend = sites, attend
-        self._given: dict[int, list[tuple[int, int, Tensor | Rows]]] = {}
-        for text, given in enumerate(replacements):
-            for (layer, head, *kind), weights in given.items():
-                number = find_site(sites, layer, head, *kind)
-                self._given.setdefault(number, []).append((text, head, weights))
+    def __init__(self, sites: tuple[Site, ...], replacements: Replacements) -> None:
+        if not isinstance(replacements, Mapping) or not all(
+            isinstance(address, tuple)
+            and len(address) in (2, 3)
+            and isinstance(weights, Tensor | Rows)
+            for address, weights in replacements.items()
+        ):
+            raise InputError(
+                "expected a mapping from (layer, head) or (layer, head, kind) to weights, each a tensor or Rows; got "
+                f"{replacements!r:.80}."
+            )
+        self._sites = sites
+        self._given: dict[int, dict[int, Tensor | Rows]] = {}
+        for address, weights in replacements.items():
+            kind = address[2] if len(address) == 3 else None
+            self._given.setdefault(find_site(sites, address[0], address[1], kind), {})[
+                address[1]
+            ] = weights
 
     def __call__(self, call: AttentionCall) -> Tensor:
-        """Return the output of one attention call."""
-        output, site = self._attend(call), self._sites[call.index]
-        given = self._given.get(call.index, [])
-        output = output.clone() if given else output
-        for text, head, weights in given:
-            every = range(output.shape[1])
-            rows = weights if isinstance(weights, Rows) else Rows(every, weights)
-            _check_rows(rows, site, head, call)
-            values = call.value[text, head // (site.heads // call.value.shape[1])]
-            # Mixed in double precision, so that the given weights are not rounded.
-            mixed = rows.weights.to(values.device, torch.float64) @ values.double()
-            output[text, list(rows.queries), head] = mixed.type_as(output)
+        """Return the output of one attention call (batch of one)."""
+        output, site = call.mixed(), self._sites[call.index]
+        for head, given in self._given.get(call.index, {}).items():
+            rows = given if isinstance(given, Rows) else Rows(range(output.shape[1]), given)
+            put_rows(output, 0, rows, site, head, call)
         return output
+
+
+def put_rows(
+    output: Tensor, text: int, rows: Rows, site: Site, head: int, call: AttentionCall
+) -> None:
+    """Change a head's output on a text of a call to that of given rows.
+
+    Raises:
+        InputError: As `Substitution`, and NumericalError.
+    """
+    _check_rows(rows, site, head, call)
+    values = call.value[text, head // (site.heads // call.value.shape[1])]
+    # Mixed in double precision, so that the given weights are not rounded.
+    mixed = rows.weights.to(values.device, torch.float64) @ values.double()
+    output[text, list(rows.queries), head] = mixed.type_as(output)
 
 
 def _check_rows(rows: Rows, site: Site, head: int, call: AttentionCall) -> None:
