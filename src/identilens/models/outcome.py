@@ -144,10 +144,9 @@ class Answer:
                 def removed(call: AttentionCall, batch: Sequence[int] = batch) -> Tensor:
                     output = call.run()
                     if call.index == number - skipped:
-                        remains = (left == "mean") * output.mean(1)
-                        output = output.clone()
+                        remains, output = _left(output, left), output.clone()
                         for place, copy in enumerate(batch):
-                            output[place, :, heads[copy]] = remains[place, None, heads[copy]]
+                            output[place, :, heads[copy]] = remains[place, :, heads[copy]]
                     return output
 
                 run = self._run(removed, [self.item] * len(batch))
@@ -369,3 +368,11 @@ def _backward(
 ) -> Float[Tensor, "tangent position entry"]:
     """Return the derivative of an outcome by reverse mode, one pass an entry."""
     return torch.func.jacrev(outcome, chunk_size=1)(at).flatten(2).movedim(2, 0)
+
+
+def _left(
+    output: Float[Tensor, "batch query head d_v"], left: Left
+) -> Float[Tensor, "batch query head d_v"]:
+    if left == "zero":
+        return torch.zeros_like(output)
+    return output.mean(1, keepdim=True).expand_as(output)
