@@ -138,7 +138,7 @@ ON_THE_COMMAND_LINE = {
     "somebody's folder": (("audit", "-m", "MODEL", "-t", TEXT, "-o", "foreign"), "Choose another folder"),
     "a config without weights": (("audit", "-m", "weightless", "-t", TEXT, "-o", "o"), "safetensors"),
     "a type that is a list": (("audit", "-m", "listed", "-t", TEXT, "-o", "o"), "'listed' cannot be loaded"),
-    "a name too long": (("audit", "-m", "a" * 5000, "-t", TEXT, "-o", "o"), "there is no such folder"),
+    "a name too long": (("audit", "-m", "a" * 5000, "-t", TEXT, "-o", "o"), "no model found under"),
     "a report of nothing": (("export", "foreign"), "Pass the folder given to --out"),
     "figures of no folder": (("export", "none", "--to", "figures"), "Pass the folder given to --out"),
     "a word that is not there": (

@@ -551,7 +551,6 @@ def mixing(
     queries: int | str | collections.abc.Sequence[int | str] | None = ...,
     layers: int | str | collections.abc.Sequence[int] | None = ...,
     method: typing.Literal['exact', 'sketch'] = ...,
-    wrt: typing.Literal['embeddings', 'embedding_sum'] = ...,
     sketch_probes: int | None = ...,
     leading: int | None = ...,
     memory_budget: int | str | None = ...,
@@ -584,7 +583,6 @@ def mixing(
             count from the end.
         layers: Layers in the result; 1 is the first layer's output. All by default. Fewer layers save space, not time.
         method: Exact norms (exact), or a sketch by random probes with standard errors, about ten times as fast.
-        wrt: What contributes: the input of the first layer (embeddings), or of the norm before it (embedding_sum).
         sketch_probes: Number of probes for each token in a sketch; 32 by default.
         leading: Number of these probes that follow leading directions; a quarter by default.
         memory_budget: Largest size of the tensors that one sweep has in memory, such as 512MiB. Default: 1GiB, or half

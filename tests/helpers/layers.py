@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from identilens.linalg import ProjectedValues
+from identilens.linalg.masked_rows import CausalRows
+from identilens.linalg.rows import BLOCK
 from identilens.measures.attention.layer import Block, Layer, measure_layer
 
 
@@ -30,8 +32,11 @@ class TensorLayer(Layer):
         self.structural = torch.zeros(1, self.keys, dtype=torch.bool)
 
     def blocks(self):
-        for start in range(0, self.queries, self.block):
-            rows = slice(start, min(start + self.block, self.queries))
+        # Causal rows come in whole blocks.
+        causal = isinstance(self.projector, CausalRows)
+        step = -(-self.block // BLOCK) * BLOCK if causal else self.block
+        for start in range(0, self.queries, step):
+            rows = slice(start, min(start + step, self.queries))
             weights = self.weights[:, rows]
             yield Block(rows, weights, weights.double() @ self.projected.compact)
 

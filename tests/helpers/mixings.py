@@ -15,7 +15,7 @@ RECORD = {
     "libraries": {},
     "finished": True,
     "model": {"name": f"models/{SCRIPT}", "digest": "ab" * 32},
-    "settings": {"method": "sketch", "wrt": "embeddings"},
+    "settings": {"method": "sketch"},
     "command": ["identilens", "mixing"],
 }
 

@@ -69,7 +69,7 @@ def test_a_thousand_random_layers(start):
 @pytest.mark.parametrize("held", [1, 2**25])
 @pytest.mark.parametrize("name", ["none", "causal", "window", "irregular", "prefix"])
 @pytest.mark.parametrize("seed", [5, 11, 13, 16, 17, 23])
-def test_sums_are_those_of_the_maps(seed, name, held, monkeypatch):
+def test_what_is_left_of_the_ones_is_that_of_the_maps(seed, name, held, monkeypatch):
     monkeypatch.setattr(memory, "PROCESSOR_BYTES", held)
     values, projection, patterns, logits = random_layer(seed)
     T = ProjectedValues(values, projection.shape[-1], None, OutputFactor.of(projection))
@@ -81,27 +81,11 @@ def test_sums_are_those_of_the_maps(seed, name, held, monkeypatch):
     effective = projector.effective(weights)
     ones = seen.double() / seen.sum(-1, keepdim=True)
     effective_ones = projector.effective(ones.expand_as(weights))
-    types = torch.nn.functional.one_hot(torch.arange(n) % 3, 3).double()
-    spaces = types.expand(len(projector.white), -1, -1)
-    heads = projector.compact
     for rows in projector.steps(n):
-        found, summed, rebuilt = projector.sums(rows, weights[:, rows], spaces)
-        moved, size = (effective - effective_ones)[:, rows], seen[rows].sum(-1)
-        outside = ((ones - effective_ones) * size_of(seen))[:, rows].square().sum(-1)
-        for name_, one, other in (
-            ("even", found.even, 1 / size.double()),
-            ("moved", found.moved, moved.sum(-1)),
-            ("moved_square", found.moved_square, moved.square().sum(-1)),
-            ("outside", found.outside, outside),
-            ("raw", summed[0], weights[:, rows] @ types),
-            ("effective", summed[1], effective[:, rows] @ types),
-            ("rebuilt", rebuilt / heads.abs().max(), effective[:, rows] @ heads / heads.abs().max()),
-        ):  # fmt: skip
-            assert_close(one, other, atol=1e-7, rtol=0, msg=name_)
-
-
-def size_of(seen):
-    return seen.sum(-1, keepdim=True)
+        found, outside = projector.project(rows, weights[:, rows])
+        torch.testing.assert_close(found, effective[:, rows], atol=1e-12, rtol=0)
+        expected = ((ones - effective_ones) * seen.sum(-1, keepdim=True))[:, rows].square().sum(-1)
+        torch.testing.assert_close(outside, expected, atol=1e-7, rtol=0)
 
 
 def test_heads_of_a_group_share_their_values():

@@ -53,7 +53,7 @@ def test_names(tmp_path, monkeypatch, unchecked_shapes):
     with pytest.raises(SettingError, match="encoder"):
         idl.bundled_model("reader")  # pyright: ignore[reportArgumentType]
     monkeypatch.setattr("identilens.models.bundled.files", lambda _: tmp_path)
-    with pytest.raises(ModelNotFoundError, match="make decoder"):
+    with pytest.raises(ModelNotFoundError, match="is missing"):
         idl.bundled_model("decoder")
     (tmp_path / "decoder").mkdir()
     (tmp_path / "decoder" / "model.safetensors").write_bytes(b"other weights")

@@ -65,15 +65,6 @@ def test_some_texts_alone_have_their_own_rows_keys_masks_and_biases(texts, share
     assert padded().only(texts, 2, 3).mask is None
 
 
-def test_neighbours_in_a_batch_are_a_view():
-    whole = padded()
-    own = whole.query.untyped_storage().data_ptr()
-    for texts in ([1, 2], [1], [2, 0], [2, 1], [0, 2]):
-        query = whole.only(texts, 2, 3).query
-        assert torch.equal(query, whole.query[texts, :, :2])
-        assert (query.untyped_storage().data_ptr() == own) == (texts in ([1, 2], [1]))
-
-
 def test_rows_of_a_call_have_their_own_masks_and_biases():
     mask, bias = torch.ones(3, 1, 3, 4).tril().bool(), drawn(3, 2, 3, 4)
     whole = padded(mask=mask, arguments={"scaling": 0.5, "position_bias": bias})

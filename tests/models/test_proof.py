@@ -28,7 +28,7 @@ from identilens.errors import JoinedTextsError, UnsupportedModelError
 from identilens.models import Lens
 from identilens.models import proof as proofs
 from identilens.models.interface import AttentionCall
-from identilens.models.proof import Check, Proof, _waves, drawn_places
+from identilens.models.proof import Check, Proof, drawn_places
 
 TEXTS = [ids(9), ids(6)]
 PICTURES = {"pixel_values": torch.linspace(-2, 2, 2 * 3 * 12 * 12).reshape(2, 3, 12, 12).sin()}
@@ -217,15 +217,7 @@ def test_a_figure_passes_up_to_its_limit():
     [
         ([0.5], None),
         ([float("nan"), 0.5], None),
-        ([0.6, 0.7, 0.5], r"failed with 0.7 \(limit 0.5; relative, by text\)\."),
-        (
-            [0.6, 0.7, float("nan")],
-            "without capture the model's output has NaN or infinity, too.* float32",
-        ),
-        (
-            [0.6, 0.7, 0.51],
-            "two runs without capture differ too: the model draws random numbers.* Give what it draws",
-        ),
+        ([0.6, 0.7], r"failed with 0.7 \(limit 0.5; relative, by text; does the model draw random"),
     ],
 )
 def test_a_deviation_counts_if_it_is_there_again_under_capture(monkeypatch, errors, said):
@@ -237,7 +229,7 @@ def test_a_deviation_counts_if_it_is_there_again_under_capture(monkeypatch, erro
     else:
         with pytest.raises(UnsupportedModelError, match=f"'outputs unchanged by capture' .*{said}"):
             proof.conclude("plain", "captured", lambda handler: handler)
-    assert asked == ["captured", AttentionCall.run, None][: len(errors)]
+    assert asked == ["captured", AttentionCall.run][: len(errors)]
     assert left == []
 
 
@@ -331,11 +323,3 @@ def test_drawn_rows_find_what_all_rows_find(monkeypatch, run):
         monkeypatch.setattr(AttentionCall, "attend", forged)
     with pytest.raises(UnsupportedModelError, match="failed with"):
         lens.prove_once(items)
-
-
-def test_a_few_sums_stand_for_a_row():
-    waves = _waves(torch.eye(3))
-    places = torch.arange(3.0).double()
-    for number in range(waves.shape[1]):
-        assert_close(waves[:, number], torch.cos(places * (number + 1)))
-    assert waves.shape[1] == proofs._WAVES

@@ -125,7 +125,7 @@ def test_a_model_that_draws_random_numbers_is_refused_saying_so():
     picture = {"pixel_values": torch.linspace(0, 90, 3 * 16 * 16).sin().view(1, 3, 16, 16)}
     with pytest.raises(
         UnsupportedModelError,
-        match=r"the model draws random numbers\)\. Give what it draws in a batch",
+        match="does the model draw random numbers",
     ):
         next(lens.capture(picture))
     assert (
@@ -141,7 +141,7 @@ def test_a_model_whose_answer_is_no_number_is_refused_with_that_reason():
     )
     with pytest.raises(
         UnsupportedModelError,
-        match=r"failed with nan .*the model's output has NaN or infinity, too",
+        match="failed with nan .*or overflow in half precision",
     ):
         next(Lens(model).capture([ids(8)]))
     handle.remove()

@@ -41,22 +41,20 @@ class Span:
 
 @dataclass(frozen=True)
 class Factor(Span):
-    """F = basis @ inner and F⁺ = coordinates @ basisᵀ, for a batch of matrices F (n x r).
+    """F⁺ = coordinates @ basisᵀ, for a batch of matrices F (n x r).
 
     Attributes:
         coordinates: r x k, maps a row in the row space of F to its coordinates in ``basis``.
-        inner: basisᵀ F, which maps coordinates to a row in the row space of F.
     """
 
     coordinates: Float[Tensor, "*batch r k"]
-    inner: Float[Tensor, "*batch k r"]
 
     @property
     def flat(self) -> "Factor":
         """The same with exactly one axis of matrices; bases that some share stay shared."""
-        parts = self.basis, self.coordinates, self.inner
-        basis, coordinates, inner = (one.reshape(-1, *one.shape[-2:]) for one in parts)
-        return Factor(basis, self.rank.reshape(-1), coordinates, inner)
+        parts = self.basis, self.coordinates
+        basis, coordinates = (one.reshape(-1, *one.shape[-2:]) for one in parts)
+        return Factor(basis, self.rank.reshape(-1), coordinates)
 
 
 Tolerance = float | Float[Tensor, " matrix"]
@@ -72,13 +70,13 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: Tolerance) -> Fact
     """
     (n, r), k = matrix.shape[-2:], min(matrix.shape[-2:])
     flat = matrix.reshape(-1, n, r)
-    lower, inverse, certified = inverse_cholesky(smaller_gram(flat), tolerance)
+    _, inverse, certified = inverse_cholesky(smaller_gram(flat), tolerance)
     rank = torch.full(flat.shape[:1], k, dtype=torch.int64, device=matrix.device)
     if n >= r:
-        basis, coordinates, inner = _orthonormal(flat, inverse.mT, lower.mT)
+        basis, coordinates = _orthonormal(flat, inverse.mT)
     else:
         basis = torch.eye(n, dtype=flat.dtype, device=flat.device).repeat(len(flat), 1, 1)
-        coordinates, inner = (inverse @ flat).mT @ inverse, flat.clone()
+        coordinates = (inverse @ flat).mT @ inverse
     if not bool(certified.all()):
         rest = ~certified
         left, sigma, right = svd(flat[rest])
@@ -86,11 +84,10 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: Tolerance) -> Fact
         kept = sigma > limit * sigma[:, :1]
         rank[rest] = kept.sum(-1)
         basis[rest] = left * kept[:, None]
-        inner[rest] = (kept * sigma)[..., None] * right
         inverses = torch.where(kept, 1 / torch.where(kept, sigma, 1.0), 0.0)
         coordinates[rest] = right.mT * inverses[:, None]
     batch = matrix.shape[:-2]
-    parts = (basis, rank, coordinates, inner)
+    parts = (basis, rank, coordinates)
     return Factor(*(part.reshape((*batch, *part.shape[1:])) for part in parts))
 
 
@@ -113,20 +110,17 @@ def factorise_product(
     if not bool(certified.all()):
         return factorise(values @ lower, tolerance)
     rank = torch.full_like(certified, values.shape[-1], dtype=torch.int64)
-    basis, whitener, root = _orthonormal(values, whitener.mT, root.mT)
-    return Factor(basis, rank, inverse @ whitener, root @ lower)
+    basis, whitener = _orthonormal(values, whitener.mT)
+    return Factor(basis, rank, inverse @ whitener)
 
 
 def _orthonormal(
-    matrix: Float[Tensor, "*batch n r"],
-    whitener: Float[Tensor, "*batch r r"],
-    root: Float[Tensor, "*batch r r"],
-) -> tuple[Float[Tensor, "*batch n r"], Float[Tensor, "*batch r r"], Float[Tensor, "*batch r r"]]:
-    """Return basis, whitener and root of a matrix, whitened once more, so that no digit of the basis is lost."""
+    matrix: Float[Tensor, "*batch n r"], whitener: Float[Tensor, "*batch r r"]
+) -> tuple[Float[Tensor, "*batch n r"], Float[Tensor, "*batch r r"]]:
+    """Return basis and whitener of a matrix, whitened once more, so that no digit of the basis is lost."""
     basis = matrix @ whitener
-    lower = torch.linalg.cholesky_ex(basis.mT @ basis).L
-    again = inverse_of(lower).mT
-    return basis @ again, whitener @ again, lower.mT @ root
+    again = inverse_of(torch.linalg.cholesky_ex(basis.mT @ basis).L).mT
+    return basis @ again, whitener @ again
 
 
 def least_share(tolerance: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,13 +14,13 @@ from identilens.linalg.programs import (
     ACCEPTED_ERROR,
     SOLVER_TOLERANCE,
     LeastNorm,
-    RowPrograms,
+    by_simplex,
 )
 from identilens.linalg.threads import one_thread
 
 _STEPS = 40
-_CLOSE, _NEAR = 1e-9, 1e-11
-"""Complementarity at which programs count as solved, and at which their duals do."""
+_CLOSE = 1e-9
+"""Complementarity at which programs count as solved."""
 _CLOSEST = 1e-16
 """Complementarity at which a least norm counts as found."""
 _SHORT_OF_BOUNDARY = 0.99
@@ -122,51 +121,35 @@ class SharedPrograms:
 
         The bound is proven and the point is an alternative; how near they are is what `Optima.gap` says. Linear
         programs whose point is further than ``ACCEPTED_ERROR``, times the largest cost, from the bound, or from the
-        alternatives, go to `RowPrograms`.
+        alternatives, go to `by_simplex`.
 
         Raises:
-            NumericalError: A linear program whose answer cannot be certified, by `RowPrograms` neither.
+            NumericalError: A linear program whose answer cannot be certified, by `by_simplex` neither.
         """
 
         def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
-            if self._duals and not reach.any():
-                points, multipliers = self._by_duals(self._duals, costs, rows)
-            else:
-                points, multipliers = self._interior(_CLOSE, costs, rows @ self.kept, reach)
-                points = self._corrected(points, rows, reach)
+            points, multipliers = self._interior(_CLOSE, costs, rows @ self.kept, reach)
+            points = self._corrected(points, rows, reach)
             points = self.within(points, rows, reach)
             optima, solved = self._bounded(costs, rows, reach, points, multipliers)
             loose = torch.nonzero(~solved & (reach == 0).all(1)).flatten().tolist()
             for program in loose:
-                optimum = RowPrograms(rows[program], self.kept).minimise(costs[program])
-                points[program], multipliers[program] = optimum.point, optimum.multipliers
-            if loose:
-                optima, _ = self._bounded(costs, rows, reach, points, multipliers)
+                at = costs[program], rows[program], self.kept
+                points[program], multipliers[program] = by_simplex(*at)
+            if not loose:
+                return optima
+            optima, solved = self._bounded(costs, rows, reach, points, multipliers)
+            if not bool(solved[loose].all()):
+                raise NumericalError(
+                    f"expected optima proven to {ACCEPTED_ERROR:g} for programs of {len(self.kept)} weights; the "
+                    "values may be too badly scaled: try a larger tolerance."
+                )
             return optima
 
         # Programs are solved to an absolute accuracy.
         size = costs.abs().amax(1, keepdim=True).clamp_min(torch.finfo(costs.dtype).tiny)
         values, bounds, points, multipliers = self._in_parts(solve, costs / size, rows, reach)
         return Optima(size[:, 0] * values, size[:, 0] * bounds, points, size * multipliers)
-
-    @cached_property
-    def _duals(self) -> "SharedPrograms | None":
-        """The programs over {s >= 0 : sᵀN = cᵀN}, with the moves N that keep xᵀB, where N has fewer columns than B."""
-        keys, rho = self.kept.shape
-        if not 0 < keys - rho < rho:
-            return None
-        return SharedPrograms(torch.linalg.qr(self.kept, "complete")[0][:, rho:])
-
-    def _by_duals(
-        self, duals: "SharedPrograms", costs: Tensor, rows: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Return points and multipliers of linear programs.
-
-        With s = c − B y, y·Bᵀa = c·a − s·a is largest where s·a is least. The multipliers z of that program are the
-        move to x = a − N z.
-        """
-        moves, z = duals.near(rows, costs, complementarity=_NEAR)
-        return (rows - z @ duals.kept.mT).clamp_min(0.0), -moves @ self.kept
 
     @one_thread()
     def least_norm(self, weights_row: Float[Tensor, " key"]) -> LeastNorm:

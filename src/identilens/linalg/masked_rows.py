@@ -10,14 +10,7 @@ from torch.nn.functional import one_hot, pad
 
 from identilens.linalg.factor import Factor, factorise, largest_square, least_share
 from identilens.linalg.memory import blocks
-from identilens.linalg.rows import (
-    BLOCK,
-    Decomposed,
-    ProjectedRows,
-    RowProjector,
-    Tolerance,
-    squared_norms,
-)
+from identilens.linalg.rows import BLOCK, RowProjector, Tolerance
 
 SAME = 1e-14
 """Two rows of T count as one row up to this difference, as a share of the largest entry: rounding in float64."""
@@ -48,7 +41,7 @@ class MaskedRows(RowProjector):
         self._sizes = self.row_sizes()
         self._row_bytes = 24 * len(self.white) * self.width * (self.width + self.keys)
         self._tolerances = tolerance(self._sizes)
-        last = self._last_keys()
+        last = self.keys - 1 - self.visible.byte().flip(-1).argmax(-1)
         self._first, independent = self._independent()
         self._equal = last < independent[:, None]
         alike = self._first != torch.arange(self._first.shape[1], device=last.device)
@@ -56,7 +49,8 @@ class MaskedRows(RowProjector):
         averaged = (self._equal & alike.any(-1, keepdim=True)).any(0).nonzero()
         self._averaged = int(averaged[-1, 0]) + 1 if len(averaged) else 0
         # (M Mᵀ)⁻¹ with F = W M: its product with G⁻¹ has the trace of the inverse Gram matrix of T.
-        self._back = self._shared(factor.coordinates.mT @ factor.coordinates)
+        back = factor.coordinates.mT @ factor.coordinates
+        self._back = back.unflatten(0, (len(self.white), self.share))
         if not bool(visible[-1].all()):
             self.rank = self._ranks(slice(len(visible) - 1, len(visible)))[:, 0]
 
@@ -65,8 +59,9 @@ class MaskedRows(RowProjector):
         return torch.cat([self._ranks(rows) for rows in self.steps(len(self.visible))], 1)
 
     def _ranks(self, rows: slice) -> Int[Tensor, "head row"]:
-        leading = self.visible[rows, : self._first.shape[1]].double()
-        different = (leading @ self._classes() > 0).sum(-1)
+        keys = self._first.shape[1]
+        leading = self.visible[rows, :keys].double()
+        different = (leading @ one_hot(self._first, keys).double() > 0).sum(-1)
         full = self._inverses(rows)[1]
         ranks = torch.where(full, self.width, different)
         heads, places = (~full & ~self._equal[:, rows]).nonzero(as_tuple=True)
@@ -75,67 +70,26 @@ class MaskedRows(RowProjector):
             ranks[here] = self._decompose(here[0], rows.start + here[1]).rank
         return ranks
 
-    def times(self, rows: slice, found: ProjectedRows, columns: Tensor) -> Tensor:
-        """Return W z on the keys that each row sees, times a few columns."""
-        spread = self._heads(self._spaces(found.coordinates) @ self.white.mT) * self.seen(rows)
-        return self._heads(self._spaces(spread) @ columns)
-
-    def _found(
-        self, rows: slice, whitened: Tensor, weights: Tensor, means: Tensor
-    ) -> ProjectedRows:
-        sizes = self._sizes[rows].double()
-        even, ones = 1 / sizes, self._ones(rows)[:, None]
-        shifted = self._shared(whitened) - even[:, None] * ones
+    def project(self, rows: slice, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Return W G⁻¹ Wᵀ a, means over keys with the same row of T, or a projection by a decomposition."""
         solve, full = self._inverses(rows)
-        solved, along = solve(torch.cat([shifted, ones], 1)).split([self.share, 1], 1)
+        keys, sizes, equal = weights.shape[-1], self._sizes[rows], self._equal[:, rows]
+        white, full = self.white[:, :keys], full & ~equal
+        ones = self._totals(rows, self.white)[:, None]
+        whitened = (self._spaces(weights) @ white).unflatten(1, (self.share, -1))
+        solved, along = solve(torch.cat([whitened, ones], 1)).split([self.share, 1], 1)
+        spread = self._heads(solved.flatten(1, 2) @ white.mT) * self.visible[rows, :keys]
+        projected = torch.where(full[..., None], spread, self._means(rows, weights))
         outside = (sizes - (ones * along).sum(-1)).clamp_min(0).expand(-1, self.share, -1)
-        moved, square = ((shifted * one).sum(-1).flatten(0, 1) for one in (along, solved))
-        coordinates = (solved + even[:, None] * along).flatten(0, 1)
-        equal = self._equal[:, rows]
-        full = full & ~equal
-        moved, square, outside = (
-            torch.where(full, one, 0.0) for one in (moved, square, outside.flatten(0, 1))
-        )
-        coordinates = torch.where(full[..., None], coordinates, 0.0)
-        total, own = weights.sum(-1) - 1, squared_norms(weights)
-        of_means = own if means is weights else squared_norms(means)
-        moved = torch.where(equal, total, moved)
-        square = torch.where(equal, of_means - even * (2 * total + 1), square)
-        found = ProjectedRows(even, total, own, moved, square, outside, coordinates, equal)
+        outside = torch.where(full, outside.flatten(0, 1), 0.0)
         heads, places = (~full & ~equal).nonzero(as_tuple=True)
-        if not len(heads):
-            return found
-        projected = [
-            self._decomposed(rows, found, weights, (heads[part], places[part]))
-            for part in self._parts(len(heads))
-        ]
-        return found._replace(decomposed=Decomposed(heads, places, torch.cat(projected)))
-
-    def _decomposed(
-        self,
-        rows: slice,
-        found: ProjectedRows,
-        weights: Tensor,
-        here: tuple[Int[Tensor, " some"], Int[Tensor, " some"]],
-    ) -> Float[Tensor, "some key"]:
-        """Return P a of rows by a decomposition; write the sums of w."""
-        basis = self._decompose(here[0], rows.start + here[1]).basis
-        share, constant = found.even[here[1], None], basis.sum(1)
-        left = (weights[here] - share) * self.seen(rows)[here[1]]
-        inside = (left[:, None] @ basis)[:, 0]
-        found.moved[here] = (inside * constant).sum(-1)
-        found.moved_square[here] = inside.square().sum(-1)
-        sizes = self._sizes[rows][here[1]]
-        found.outside[here] = sizes - constant.square().sum(-1)
-        return (basis @ (inside + share * constant)[..., None])[..., 0]
-
-    def _last_keys(self) -> Int[Tensor, " query"]:
-        """Return the last key that each query sees."""
-        return self.keys - 1 - self.visible.byte().flip(-1).argmax(-1)
-
-    def _ones(self, rows: slice) -> Float[Tensor, "space row k"]:
-        """Return Wᵀ 1 of each row's keys."""
-        return self._totals(rows, self.white)
+        for part in self._parts(len(heads)):
+            here = heads[part], places[part]
+            basis = self._decompose(here[0], rows.start + here[1]).basis
+            inside = weights[here][:, None] @ basis[:, :keys]
+            projected[here] = (inside @ basis[:, :keys].mT)[:, 0]
+            outside[here] = sizes[here[1]] - basis.sum(1).square().sum(-1)
+        return projected, outside
 
     def _totals(
         self, rows: slice, of_keys: Float[Tensor, "space key c"]
@@ -154,24 +108,15 @@ class MaskedRows(RowProjector):
         basis = pad(factor.basis * seen[:, :end], (0, 0, 0, self.keys - end))
         return replace(factor, basis=basis)
 
-    def _means(self, rows: slice, weights: Tensor) -> Tensor:
-        first, stop, _ = rows.indices(len(self.visible))
-        stop = min(stop, self._averaged)
-        if first >= stop:
+    def _means(self, rows: slice, weights: Tensor) -> Float[Tensor, "head row key"]:
+        """Return weights as means over leading keys with the same row of T."""
+        if rows.start >= self._averaged:
             return weights
-        classes, keys = self._classes(), self._first.shape[1]
-        seen = self.visible[first:stop, :keys].double()
-        sums = weights[:, : stop - first, :keys] @ classes
-        mean = (sums / (seen @ classes).clamp_min(1) @ classes.mT) * seen
-        result = weights.clone()
-        result[:, : stop - first, :keys] = torch.where(
-            self._equal[:, first:stop, None], mean, weights[:, : stop - first, :keys]
-        )
-        return result
-
-    def _classes(self) -> Float[Tensor, "head key first"]:
-        """Return, for each leading key, which is the first with its row of T."""
-        return one_hot(self._first, self._first.shape[1]).double()
+        keys = min(self._first.shape[1], weights.shape[-1])
+        classes = one_hot(self._first[:, :keys], keys).double()
+        seen = self.visible[rows, :keys].double()
+        shares = weights[..., :keys] @ classes / (seen @ classes).clamp_min(1)
+        return torch.cat([shares @ classes.mT * seen, weights[..., keys:]], -1)
 
     def _inverses(self, rows: slice) -> tuple[Callable[[Tensor], Tensor], Bool[Tensor, "head row"]]:
         """Return what multiplies rows [space, head, row, k] by G⁻¹, and where it may be used."""
@@ -242,9 +187,11 @@ class CausalRows(MaskedRows):
         visible = torch.ones(keys, keys, dtype=torch.bool, device=compact.device).tril()
         super().__init__(compact, factor, tolerance, visible)
         self._row_bytes, self._count = 0, -(-keys // BLOCK)
-        self._blocks = self._blocked(self.white)
+        filled = pad(self.white, (0, 0, 0, -keys % BLOCK))
+        self._blocks = filled.reshape(len(filled) * self._count, BLOCK, self.width)
         gram = self._blocks.mT @ self._blocks
-        self._before = self._cumulative(gram)
+        by_space = gram.unflatten(0, (len(self.white), self._count))
+        self._before = (by_space.cumsum(1) - by_space).flatten(0, 1)
         lower, usable = _cholesky(gram + self._before)
         self._last = torch.cholesky_inverse(lower)
         turned = self._blocks.flip(1)
@@ -267,28 +214,7 @@ class CausalRows(MaskedRows):
             @ self._back.flatten(2).mT
         )
         traces = (ends.mT[..., None] + _later(growth)).flatten(2).flatten(0, 1)
-        self._summed = self._totals(slice(None), self.white)
         self._full = self._certified(slice(None), own.flatten(1)[:, :keys], traces[:, :keys])
-
-    def row_sizes(self) -> Int[Tensor, " query"]:
-        """Return how many keys each query sees."""
-        return self._last_keys() + 1
-
-    def times(self, rows: slice, found: ProjectedRows, columns: Tensor) -> Tensor:
-        """Return W z times a few columns, from their products with W before each block."""
-        blocked, place = self._blocked(columns), self._place(rows)
-        before = self._cumulative(self._blocks.mT @ blocked)
-        before, own, blocked = (self._at(place, one) for one in (before, self._blocks, blocked))
-        solved = self._in_blocks(rows, self._shared(found.coordinates))
-        until = own.new_ones(BLOCK, BLOCK).tril().repeat(self.share, 1)
-        received = solved @ before + ((solved @ own.mT) * until) @ blocked
-        return self._cut(rows, received).flatten(0, 1)
-
-    def _last_keys(self) -> Int[Tensor, " query"]:
-        return torch.arange(self.keys, device=self.white.device)
-
-    def _ones(self, rows: slice) -> Tensor:
-        return self._summed[:, rows]
 
     def _totals(self, rows: slice, of_keys: Tensor) -> Tensor:
         # Along the last axis in memory a GPU adds up many times as fast.
@@ -297,50 +223,27 @@ class CausalRows(MaskedRows):
     def _inverses(self, rows: slice) -> tuple[Callable[[Tensor], Tensor], Bool[Tensor, "head row"]]:
         """Return G⁻¹ as in all masked rows, once refined: errors of a step are those of G_i alone."""
         kept = self._before, self._blocks, self._last, self._steps
-        before, own, last, steps = (self._at(self._place(rows), one) for one in kept)
+        before, own, last, steps = (self._at(rows, one) for one in kept)
 
         def solve(blocked: Tensor, until: Tensor) -> Tensor:
             return blocked @ last + ((blocked @ steps.mT) * (1 - until)) @ steps
 
         def refined(given: Float[Tensor, "space head row k"]) -> Float[Tensor, "space head row k"]:
-            blocked = self._in_blocks(rows, given)
+            filled = pad(given, (0, 0, 0, -given.shape[2] % BLOCK))
+            by_block = filled.unflatten(2, (-1, BLOCK)).transpose(1, 2)
+            blocked = by_block.flatten(2, 3).flatten(0, 1)
             until = own.new_ones(BLOCK, BLOCK).tril().repeat(given.shape[1], 1)
             solved = solve(blocked, until)
             left = blocked - solved @ before - ((solved @ own.mT) * until) @ own
-            return self._cut(rows, solved + solve(left, until))
+            solved = (solved + solve(left, until)).reshape(by_block.shape)
+            return solved.transpose(1, 2).flatten(2, 3)[:, :, : given.shape[2]]
 
         return refined, self._full[:, rows]
 
-    def _blocked(self, keys: Float[Tensor, "space key c"]) -> Float[Tensor, "blocks own c"]:
-        filled = pad(keys, (0, 0, 0, -self.keys % BLOCK))
-        return filled.reshape(len(keys) * self._count, BLOCK, keys.shape[-1])
-
-    def _cumulative(self, blocks: Float[Tensor, "blocks k c"]) -> Float[Tensor, "blocks k c"]:
-        """Return the sum over all blocks of a space before each."""
-        by_space = blocks.unflatten(0, (len(self.white), self._count))
-        return (by_space.cumsum(1) - by_space).flatten(0, 1)
-
-    def _place(self, rows: slice) -> slice:
-        first, stop, _ = rows.indices(self.keys)
-        return slice(first // BLOCK, -(-stop // BLOCK))
-
-    def _at(self, place: slice, blocks: Tensor) -> Tensor:
+    def _at(self, rows: slice, blocks: Tensor) -> Tensor:
+        """Return the blocks of some rows, which begin with one."""
+        place = slice(rows.start // BLOCK, -(-rows.stop // BLOCK))
         return blocks.unflatten(0, (len(self.white), self._count))[:, place].flatten(0, 1)
-
-    def _in_blocks(
-        self, rows: slice, given: Float[Tensor, "space head row c"]
-    ) -> Float[Tensor, "blocks own c"]:
-        """Return the rows of a space's heads by block."""
-        first, stop, _ = rows.indices(self.keys)
-        filled = pad(given, (0, 0, first % BLOCK, -stop % BLOCK)).unflatten(2, (-1, BLOCK))
-        return filled.transpose(1, 2).flatten(2, 3).flatten(0, 1)
-
-    def _cut(self, rows: slice, blocked: Tensor) -> Float[Tensor, "space head row c"]:
-        first, stop, _ = rows.indices(self.keys)
-        place, start = self._place(rows), first % BLOCK
-        by_block = blocked.unflatten(0, (len(self.white), place.stop - place.start))
-        rows_of = by_block.unflatten(2, (-1, BLOCK)).transpose(1, 2).flatten(2, 3)
-        return rows_of[:, :, start : start + stop - first]
 
 
 def _cholesky(

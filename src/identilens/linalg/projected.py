@@ -19,7 +19,6 @@ from identilens.linalg.rows import FullRows, RowProjector
 from identilens.linalg.simplex import (
     SimplexSpace,
     centred_rank,
-    certified_centred,
     simplex_span,
     space_on,
 )
@@ -113,13 +112,7 @@ class ProjectedValues:
     @cached_property
     def simplex_nullity(self) -> Int[Tensor, "*head"]:
         """The dimension n − rank([T, 1]) of LN([T, 1]) (Brunner 3.3); rank([T, 1]) is rank(T) or one more."""
-        if "factor" not in vars(self):
-            return self.keys - 1 - centred_rank(self.compact, self.tolerance)
-        certified = certified_centred(self.factor, self.tolerance)
-        rank = torch.full_like(certified, self.values.shape[-1], dtype=torch.int64)
-        if not bool(certified.all()):
-            rank[~certified] = centred_rank(self.compact[~certified], self.tolerance)
-        return self.keys - 1 - rank
+        return self.keys - 1 - centred_rank(self.compact, self.tolerance)
 
     @cached_property
     def factor(self) -> Factor:

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from identilens.linalg.decompositions import singular_values, svd
 from identilens.linalg.factor import (
-    Factor,
     Span,
     certified_full_rank,
     largest_square,
-    least_share,
     smaller_gram,
 )
 from identilens.linalg.threads import one_thread
@@ -64,7 +62,8 @@ class SimplexSpace:
         """
         if self.basis is None:
             return self.kept[:, :0]
-        free = _complete(self.basis)[:, self.rank :]
+        with one_thread():
+            free = torch.linalg.qr(self.basis, mode="complete").Q[:, self.rank :]
         return _spread(
             free * (torch.linalg.vector_norm(free, dim=1) > ROUNDING)[:, None], self.visible
         )
@@ -74,37 +73,10 @@ class SimplexSpace:
         """True on the keys that take part in some alternative; the others keep their weight."""
         if not self.nullity:
             return torch.zeros_like(self.visible)
-        # The length of a row of N is that of a unit vector outside B: where it is small, it is computed exactly.
-        moves = self.visible & (self.kept.square().sum(1) < 1 - CLEAR_SHARE)
-        for key in torch.nonzero(self.visible & ~moves).flatten().tolist():
-            outside = -self.kept @ self.kept[key]
-            outside[key] += 1
-            outside = outside - self.kept @ (self.kept.mT @ outside)
-            moves[key] = torch.linalg.vector_norm(outside) > ROUNDING
-        return moves
-
-
-CLEAR_SHARE = 1e-4
-"""Share of the ones outside col(T) from which their part inside can be subtracted without losing digits."""
-
-
-def certified_centred(factor: Factor, tolerance: float) -> Bool[Tensor, "*batch"]:
-    """Return whether the factor of T certifies that `centred_rank` is its number of columns.
-
-    The Gram matrix of the centred rows is FᵀF − n μ μᵀ with μ the column means. By Sherman and Morrison, the norm of
-    its inverse is at most ‖F⁺‖_F² + n ‖F⁺F⁺ᵀ μ‖² / (1 − p), with p = n ‖F⁺ᵀμ‖² the share of the ones inside col(T).
-    """
-    n, along = factor.basis.shape[-2], factor.ones
-    outside = 1 - along.square().sum((-2, -1)) / n
-    moved = (along @ factor.coordinates.mT).square().sum((-2, -1)) / n
-    squares = (
-        torch.linalg.vector_norm(one, dim=(-2, -1)).square()
-        for one in (factor.coordinates, factor.inner)
-    )
-    inverse, trace = squares
-    inverse = inverse + moved / outside.clamp_min(CLEAR_SHARE)
-    full = factor.rank == factor.inner.shape[-1]
-    return full & (outside > CLEAR_SHARE) & (inverse * trace * least_share(tolerance) < 1)
+        # The length of a row of N is that of a unit vector outside B, which is computed twice to lose no digit.
+        outside = torch.eye(len(self.kept)).to(self.kept) - self.kept @ self.kept.mT
+        outside = outside - outside @ self.kept @ self.kept.mT
+        return self.visible & (torch.linalg.vector_norm(outside, dim=1) > ROUNDING)
 
 
 def centred_rank(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:
@@ -137,11 +109,7 @@ def simplex_span(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Span
 
 def ones_outside(span: Span) -> Float[Tensor, "*batch"]:
     """Return ‖(I − U Uᵀ) 1‖²: the squared length of the ones outside the space."""
-    basis, inside = span.basis, span.ones
-    by_length = basis.shape[-2] - inside.square().sum((-2, -1))
-    if bool((by_length > CLEAR_SHARE * basis.shape[-2]).all()):
-        return by_length
-    return (1 - (inside @ basis.mT)[..., 0, :]).square().sum(-1)
+    return (1 - (span.ones @ span.basis.mT)[..., 0, :]).square().sum(-1)
 
 
 def least_outside(
@@ -170,11 +138,6 @@ def space_on(
     scales = torch.linalg.vector_norm(kept.mT @ compact[visible], dim=1)
     scales[0] = torch.inf
     return SimplexSpace(_spread(kept, visible), scales, visible, tolerance, basis)
-
-
-@one_thread()
-def _complete(basis: Float[Tensor, "seen rho"]) -> Float[Tensor, "seen seen"]:
-    return torch.linalg.qr(basis, mode="complete").Q
 
 
 def _spread(

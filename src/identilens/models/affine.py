@@ -77,7 +77,8 @@ def is_linear(module: nn.Module, inputs: Float[Tensor, "*batch d_in"]) -> bool:
 def _is_plain(module: nn.Module) -> bool:
     """Return whether a module only multiplies with its weight, a plain tensor, and adds its bias."""
     replaced = "forward" in vars(module) and not only_moves(module)
-    changed = module._forward_hooks or module._forward_pre_hooks or replaced
+    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    changed = replaced or not all(hasattr(hook, "ours") for hook in hooks)
     plain = type(module) in (nn.Linear, Conv1D) and type(module.weight) is nn.Parameter
     return plain and not changed
 

@@ -11,6 +11,7 @@ from identilens.errors import InputError, SettingError
 from identilens.measures.attention import norm_share
 from identilens.measures.attention.determined import certain_weights
 from identilens.models.heads import Head
+from identilens.models.layout import one_kind
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind
 
@@ -77,12 +78,8 @@ def attentions(
             f"attention maps belong to one text; got {len(items)} texts. Call attentions for each of them."
         )
     (captured,) = lens.capture(items[0], weights=True)
-    kinds = list(dict.fromkeys(layer.site.kind for layer in captured.layers))
-    if kind not in kinds and (kind is not None or len(kinds) > 1):
-        raise InputError(
-            f"the model has {', '.join(kinds)} attention; say which with kind=...; got {kind!r}."
-        )
-    layers = [layer for layer in captured.layers if kind in (None, layer.site.kind)]
+    chosen = one_kind(lens.sites(items[0]), kind)
+    layers = [layer for layer in captured.layers if layer.site.kind == chosen]
     maps = [torch.stack([_MEASURES[measure](head) for head in layer.heads]) for layer in layers]
     dtypes = [torch.promote_types(layer.values.dtype, torch.float32) for layer in layers]
     return tuple(one.to(dtype)[None] for one, dtype in zip(maps, dtypes, strict=True))

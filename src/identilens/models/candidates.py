@@ -17,7 +17,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import evaluation_mode
 from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
-from identilens.models.threads import EndedError, hooked
+from identilens.models.threads import EndedError, first_input, hooked
 
 Stored = Literal["states", "cache"]
 """What is stored of a text: hidden states, or the keys and values of each layer's attention."""
@@ -169,7 +169,7 @@ class Candidates:
         seen: list[Tensor] = []
 
         def note(_module: nn.Module, args: tuple, kwargs: dict) -> None:
-            seen.append(args[0] if args else kwargs["hidden_states"])
+            seen.append(first_input(args, kwargs))
             if len(seen) == len(self._blocks):
                 raise EndedError
 

@@ -178,7 +178,7 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
             letters[start:end] = [name] * (end - start)
     for name, place in chat.segments.items():
         where = f"conversation {number}, segment {name!r}"
-        start, end = _found(place, text, chat, where) if isinstance(place, str) else place
+        start, end = _found(place, text, where) if isinstance(place, str) else place
         if not 0 <= start < end <= len(text):
             raise InputError(
                 f"{where}: expected characters within the {len(text):,} that the model reads; got {start}:{end}."
@@ -208,17 +208,14 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
     return Prompt(list(read["input_ids"]), segments)
 
 
-def _found(words: str, text: str, chat: Chat, where: str) -> tuple[int, int]:
+def _found(words: str, text: str, where: str) -> tuple[int, int]:
     """Return the characters of words that a text has once."""
     if text.count(words) == 1:
         start = text.index(words)
         return start, start + len(words)
-    why = f"its words occur {text.count(words)} times there. Give words that occur once, or characters (120:480)"
-    if words not in text and words in (chat.answer or ""):
-        why = f"its words are of the answer, which is the segment {SO_FAR!r}. Name parts of the prompt"
     raise InputError(
-        f"{where}: expected a part of what the model reads before it answers; {why}. The text begins with "
-        f"{text[:40]!r}."
+        f"{where}: expected a part of what the model reads; its words occur {text.count(words)} times "
+        f"there. Give words that occur once, or characters (120:480). The text begins with {text[:40]!r}."
     )
 
 
@@ -255,7 +252,16 @@ def _templated(
     pieces = re.split(
         _MARK.format(r"(\d+)"), rendered([_MARK.format(at) for at in range(len(messages))])
     )
-    names = _names([role for role, _ in messages])
+    last = len(messages) - 1
+    roles = [
+        "question" if at == last and role == "user" else role
+        for at, (role, _) in enumerate(messages)
+    ]
+    # With a number if several have the role; the last message of the user is the question.
+    names = [
+        f"{role} {1 + roles[:at].count(role)}" if roles.count(role) > 1 else role
+        for at, role in enumerate(roles)
+    ]
     if left_out := [names[at] for at in range(len(names)) if str(at) not in pieces[1::2]]:
         raise InputError(
             f"conversation {number}: the tokenizer's chat template leaves out {', '.join(left_out)}, so that the model "
@@ -298,16 +304,6 @@ def _limited_memory(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
-
-
-def _names(roles: Sequence[str]) -> list[str]:
-    """Return the name of each message: its role, with a number if several have it; the last of the user: question."""
-    last = len(roles) - 1
-    names = ["question" if at == last and role == "user" else role for at, role in enumerate(roles)]
-    return [
-        f"{name} {1 + names[:at].count(name)}" if names.count(name) > 1 else name
-        for at, name in enumerate(names)
-    ]
 
 
 def read_place(given: Any) -> Place:

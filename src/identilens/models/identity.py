@@ -84,23 +84,27 @@ def unwrapped(model: nn.Module) -> PreTrainedModel:
         )
     configs = getattr(model, "peft_config", None)
     active = getattr(model, "active_adapters", ())
-    for name, config in configs.items() if isinstance(configs, Mapping) else ():
-        beside = config.is_prompt_learning or config.peft_type in _BESIDE
-        invoked = getattr(config, "alora_invocation_tokens", None)
-        if (beside or invoked) and (callable(active) or name in active):
-            method = getattr(config.peft_type, "value", config.peft_type)
-            raise _beside_layers(f"adapter {name!r} of {method}")
-    if any("adaption_prompt" in type(module).__module__ for module in inner.modules()):
-        raise _beside_layers("adapter of ADAPTION_PROMPT")
-    return inner
-
-
-def _beside_layers(adapter: str) -> UnsupportedModelError:
-    return UnsupportedModelError(
-        f"the model has the {adapter}, a method of peft that computes more than the model's layers (prompts, keys or "
-        "attention of its own, or other projections from some tokens on). Use an adapter of layers (LoRA, IA3, DoRA), "
-        "or audit the base model without it: that is another model."
+    found = (
+        []
+        if not isinstance(configs, Mapping)
+        else [
+            f"{name!r} of {getattr(config.peft_type, 'value', config.peft_type)}"
+            for name, config in configs.items()
+            if config.is_prompt_learning
+            or config.peft_type in _BESIDE
+            or getattr(config, "alora_invocation_tokens", None)
+            if callable(active) or name in active
+        ]
     )
+    if any("adaption_prompt" in type(module).__module__ for module in inner.modules()):
+        found.append("of ADAPTION_PROMPT")
+    if found:
+        raise UnsupportedModelError(
+            f"the model has the adapter {found[0]}, which computes more than its layers (prompts, keys or attention of "
+            "its own, or other projections from some tokens on). Use an adapter of layers (LoRA, IA3, DoRA), or audit "
+            "the base model without it: that is another model."
+        )
+    return inner
 
 
 def state_of(model: nn.Module) -> tuple:

@@ -131,12 +131,8 @@ class InputReader:
             return [inputs]
         if isinstance(inputs, Mapping):
             return list(self._from_batch(inputs, max_length))
-        if (
-            isinstance(inputs, str)
-            or _is_pair(inputs)
-            or _is_ids(inputs)
-            or _is_image(inputs)
-            or isinstance(inputs, Audio)
+        if isinstance(inputs, str | Audio) or any(
+            is_kind(inputs) for is_kind in (_is_pair, _is_ids, _is_image)
         ):
             inputs = [inputs]
         if not isinstance(inputs, Sequence) or not inputs:
@@ -210,7 +206,11 @@ class InputReader:
         options |= {"return_offsets_mapping": True} if located else {}
         try:
             encoded = self.tokenizer(first, pair, max_length=max_length, **options)
-            if self._begins_twice(first, encoded["input_ids"]):
+            starts = [getattr(self.tokenizer, name, None) for name in ("bos_token", "cls_token")]
+            starts = [one for one in starts if one and first.startswith(one)]
+            doubled = [[self.tokenizer.convert_tokens_to_ids(one)] * 2 for one in starts]
+            # The text, such as a chat's, has already the first token that the tokenizer puts before it.
+            if list(encoded["input_ids"][:2]) in doubled:
                 longest = None if max_length is None else max_length + 1
                 encoded = self.tokenizer(first, pair, max_length=longest, **options)
                 encoded = {name: row[1:] for name, row in encoded.items()}
@@ -225,22 +225,8 @@ class InputReader:
                 f"text {index} has no tokens: {first!r:.60}. Remove it, or give at least one word."
             )
         types = encoded.get("token_type_ids")
-        return (
-            ids,
-            None if types is None else list(types),
-            first if second is None else f"{first} ||| {second}",
-            tuple(map(tuple, encoded.get("offset_mapping") or ())),
-        )
-
-    def _begins_twice(self, text: str, ids: Sequence[int]) -> bool:
-        """Return whether the tokenizer puts a first token before one that the text, such as a chat's, has already."""
-        firsts = (getattr(self.tokenizer, name, None) for name in ("bos_token", "cls_token"))
-        return any(
-            first
-            and text.startswith(first)
-            and list(ids[:2]) == [self.tokenizer.convert_tokens_to_ids(first)] * 2
-            for first in firsts
-        )
+        text = first if second is None else f"{first} ||| {second}"
+        return ids, types, text, tuple(map(tuple, encoded.get("offset_mapping") or ()))
 
     def _target(self, entry: Any, ids: list[int], index: int, max_length: int | None) -> list[int]:
         if (start := getattr(self.config, "decoder_start_token_id", None)) is None:

@@ -10,7 +10,8 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from transformers import AttentionInterface, PreTrainedModel
+from torch.utils._pytree import tree_map
+from transformers import AttentionInterface, Cache, PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
 from identilens.linalg.memory import blocks
@@ -67,9 +68,7 @@ class AttentionCall:
 
     def only(self, texts: Sequence[int], queries: int, keys: int) -> "AttentionCall":
         """Return the call that some texts of one length would make alone, without the padding after them."""
-        # Of neighbours a view, of others a copy.
-        near = range(texts[0], texts[-1] + 1)
-        places = slice(near.start, near.stop) if list(texts) == [*near] else list(texts)
+        places = list(texts)
         mask = self.mask
         if mask is not None:
             mask = mask[places] if mask.shape[0] > 1 else mask
@@ -167,17 +166,13 @@ class AttentionCall:
             # Eager functions of some families take no keys that heads share; fused attention does.
             if key.shape[1] == query.shape[1]:
                 raise
-            key, value = (
-                one.repeat_interleave(query.shape[1] // one.shape[1], 1) for one in (key, value)
-            )
+            key, value = map(self._repeated, (key, value))
             output, weights = self.eager(self.module, query, key, value, mask, **arguments)
         if arguments.get("s_aux") is not None and weights is not None:
             # G if the family applies its sink after the softmax, output = diag(g) A V; 1 if A includes the sink.
-            values = self.value.repeat_interleave(self.query.shape[1] // self.value.shape[1], 1)
-            mixed, given = (
-                (weights.to(values.dtype) @ values).float(),
-                output.transpose(1, 2).float(),
-            )
+            values = self._repeated(self.value)
+            mixed = (weights.to(values.dtype) @ values).float()
+            given = output.transpose(1, 2).float()
             size = mixed.square().sum(-1, keepdim=True)
             late = (weights.float().sum(-1, keepdim=True) - 1).abs() <= SUM_ERROR
             factor = torch.where(late & (size > 0), (given * mixed).sum(-1, keepdim=True) / size, 1)
@@ -211,6 +206,9 @@ class AttentionCall:
         causal = getattr(self.module, "is_causal", True) if causal is None else causal
         return "causal" if causal and self.query.shape[-2] > 1 else None
 
+    def _repeated(self, groups: Float[Tensor, "batch group key d"]) -> Tensor:
+        return groups.repeat_interleave(self.query.shape[1] // groups.shape[1], 1)
+
     def _gating(self, part: tuple) -> Callable[[], Tensor] | None:
         whole = self.gating
         return None if whole is None else lambda: whole()[part]
@@ -236,6 +234,11 @@ class AttentionCall:
         return (torch.arange(self.key.shape[-2], device=self.query.device) <= positions[:, None])[
             None, None
         ]
+
+
+def without_cache(inputs: Any) -> Any:
+    """Return inputs of a module with None in place of caches of earlier tokens."""
+    return tree_map(lambda value: None if isinstance(value, Cache) else value, inputs)
 
 
 Handler = Callable[[AttentionCall], Tensor]

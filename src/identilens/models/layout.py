@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
-from transformers import Cache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.linalg import HALF
@@ -24,7 +24,13 @@ from identilens.models.following import (
     watched,
 )
 from identilens.models.gates import gated_candidates
-from identilens.models.interface import SUM_ERROR, AttentionCall, evaluation_mode, intercept
+from identilens.models.interface import (
+    SUM_ERROR,
+    AttentionCall,
+    evaluation_mode,
+    intercept,
+    without_cache,
+)
 from identilens.models.readers import adds_up
 from identilens.models.sequences import Kind
 
@@ -166,22 +172,15 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
             linear = (one for one in passed if is_linear(one[0].module, one[0].inputs))
             found, normed = next(linear, (None, False))
     if found is None:
-        name = type(module).__name__
         others = [type(one.module).__name__ for one in meeting.candidates]
-        if others and "Norm" in others[-1]:
-            raise UnsupportedModelError(
-                f"{name} changes the attention output before it is projected: it normalises it ({others[-1]}) by more "
-                "than a length, so that no matrix gives the output of a head. Choose a model of another family "
-                "(`identilens selfcheck --list`)."
-            )
+        why = meeting.loss
         if others:
-            raise UnsupportedModelError(
-                f"{name} projects the outputs of its heads by {others[-1]}, which is "
-                "no linear map up to rounding: it rounds its inputs (8-bit activations, say), or does more. Quantise "
-                "weights alone, or load the model without quantisation."
+            why = (
+                f"{others[-1]} reads the outputs of its heads and is no linear map up to rounding (8-bit activations, "
+                "a norm by more than a length). Quantise weights alone, or choose a model of another family."
             )
         raise UnsupportedModelError(
-            f"{name} changes the attention output before it is projected: {meeting.loss}"
+            f"{type(module).__name__} changes the attention output before it is projected: {why}"
         )
     call, mixture = meeting.call, meeting.mixture
     routes = {} if meeting.route is None else {meeting.order: meeting.route}
@@ -279,12 +278,8 @@ def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None 
     Raises:
         InputError: If the model has no such head, or several kinds of attention and none is given.
     """
-    kinds = _kinds(sites, kind)
-    if len(kinds) > 1:
-        raise InputError(
-            f"the model has {', '.join(kinds)} attention; say which with kind=... (--kind)."
-        )
-    indices = {site.layer: index for index, site in enumerate(sites) if kind in (None, site.kind)}
+    kind = one_kind(sites, kind)
+    indices = {site.layer: index for index, site in enumerate(sites) if site.kind == kind}
     if layer not in indices:
         raise InputError(
             f"the model has {layers_in_words(indices)}; got {layer}. Layers count from 0."
@@ -326,6 +321,20 @@ def chosen_heads(
                 yield site, head
 
 
+def one_kind(sites: tuple[Site, ...], kind: Kind | None) -> Kind:
+    """Return a kind of attention that the model has: the one that is named, or its only one.
+
+    Raises:
+        InputError: If the model has no such kind, or several kinds and none is named.
+    """
+    kinds = _kinds(sites, kind)
+    if len(kinds) > 1:
+        raise InputError(
+            f"the model has {', '.join(kinds)} attention; say which with kind=... (--kind)."
+        )
+    return kinds[0]
+
+
 def _kinds(sites: tuple[Site, ...], kind: Kind | None) -> list[Kind]:
     kinds: list[Kind] = list(dict.fromkeys(site.kind for site in sites))
     if kind is not None and kind not in kinds:
@@ -342,16 +351,10 @@ def _blank(
 ) -> AttentionCall:
     """Return the attention call that a module makes when its hidden states are zero."""
     found: list[AttentionCall] = []
-    floats = (
-        one
-        for one in (*args, *kwargs.values())
-        if isinstance(one, Tensor) and one.is_floating_point()
-    )
-    width = next((one.shape[-1] for one in floats if one.ndim >= 3), 0)
+    states = _states((args, kwargs))
+    width = 0 if states is None else states.shape[-1]
 
     def zero(value: Any) -> Any:
-        if isinstance(value, Cache):
-            return None
         hidden = isinstance(value, Tensor) and value.ndim >= 3 and value.is_floating_point()
         return torch.zeros_like(value) if hidden and value.shape[-1] == width else value
 
@@ -360,7 +363,8 @@ def _blank(
         return call.attend()[0]
 
     with capturing(model, record, routes), torch.no_grad():
-        module(*map(zero, args), **{name: zero(value) for name, value in kwargs.items()})
+        args, kwargs = tree_map(zero, without_cache((args, kwargs)))
+        module(*args, **kwargs)
     return found[0]
 
 
@@ -414,7 +418,7 @@ def mixes_otherwise(model: PreTrainedModel, run: LayerRun, meetings: Sequence[Me
     routes = {
         one.mixture.number - run.first: one.route for one in meetings if one.mixture and one.route
     }
-    given = tree_map(lambda value: None if isinstance(value, Cache) else value, run.inputs)
+    given = without_cache(run.inputs)
     states = _states(given)
     if states is None:
         return False

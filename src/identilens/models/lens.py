@@ -365,7 +365,18 @@ class Lens:
         self.sites(items[0])
 
         for batch in self.batches(items, range(len(items)), batch_size):
-            yield from self._captured([items[number] for number in batch], weights, hidden_states)
+            texts = [items[number] for number in batch]
+            collector, lengths = Collector(self.sites(texts[0]), texts, weights), Lengths(texts)
+            options = {"output_hidden_states": True} if hidden_states else {}
+            output = self.run(texts, collector, **options)
+            for index, item in enumerate(texts):
+                states = split_states(output, lengths, index) if hidden_states else None
+                states = states and {name: one.cpu() for name, one in states.items()}
+                layers = tuple(collector.layers[index])
+                names = item.tokens or {
+                    "encoder": position_names(self.model.config, layers[0].queries.shape[1])
+                }
+                yield CapturedText(names, layers, states)
 
     def batches(
         self, items: Sequence[Item], order: Iterable[int], size: int
@@ -411,23 +422,6 @@ class Lens:
                 f"{who} cannot run these texts, of {lengths[0]} to {lengths[-1]} tokens, in one batch: their inputs "
                 f"differ in shape, or the longest changes the rotary positions of the others. {ONE_TEXT}"
             )
-
-    def _captured(
-        self, items: Sequence[Item], weights: bool, hidden_states: bool
-    ) -> Iterator[CapturedText]:
-        collector = Collector(self.sites(items[0]), items, weights)
-        output = self.run(
-            items, collector, **({"output_hidden_states": True} if hidden_states else {})
-        )
-        lengths = Lengths(items)
-        for index, item in enumerate(items):
-            states = split_states(output, lengths, index) if hidden_states else None
-            states = states and {name: one.cpu() for name, one in states.items()}
-            layers = tuple(collector.layers[index])
-            names = item.tokens or {
-                "encoder": position_names(self.model.config, layers[0].queries.shape[1])
-            }
-            yield CapturedText(names, layers, states)
 
     def substitute(
         self,

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from identilens.errors import InputError, UnsupportedModelError
+from identilens.errors import UnsupportedModelError
 from identilens.models.capture import no_states
 from identilens.models.explaining import derivable
 from identilens.models.inputs import Item
@@ -21,10 +21,9 @@ from identilens.models.interface import AttentionCall, Handler, configured
 from identilens.models.layout import layer_at
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind, names_at
-from identilens.models.threads import hooked
+from identilens.models.threads import first_input, hooked
 
 Source = Literal["encoder", "decoder"]
-Wrt = Literal["embeddings", "embedding_sum"]
 
 
 @dataclass(frozen=True)
@@ -51,11 +50,9 @@ class HiddenMap:
         lens: The model.
         item: The text.
         source: Which sequence is varied: the only one, or the encoder or decoder input of an encoder–decoder.
-        wrt: ``embeddings``, the input of the first layer, or ``embedding_sum``, the input of the norm before it.
         whole: Run the model with its task head, for `run`.
 
     Raises:
-        InputError: If the model has no norm after its embedding sum.
         UnsupportedModelError: If the first layer cannot be found or its input cannot be replaced.
     """
 
@@ -64,7 +61,6 @@ class HiddenMap:
         lens: Lens,
         item: Item,
         source: Source = "encoder",
-        wrt: Wrt = "embeddings",
         *,
         whole: bool = False,
     ) -> None:
@@ -87,22 +83,15 @@ class HiddenMap:
                 "the input of the first layer cannot be found."
             )
         self._module = layer_at(self._body, site.place)
-        if wrt == "embedding_sum":
-            self._module = self._embedding_norm(site.name)
         self.source: Source = source
         found: list[Any] = []
 
         def record(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            found.append(args[0] if args else kwargs.get("hidden_states"))
+            found.append(first_input(args, kwargs))
 
         with hooked([self._module], record), torch.no_grad():
             self._forward()
-        if (
-            not found
-            or not isinstance(found[0], Tensor)
-            or found[0].ndim != 3
-            or len(found[0]) != 1
-        ):
+        if not (found and isinstance(found[0], Tensor) and found[0].ndim == 3):
             raise UnsupportedModelError(
                 f"{type(self._body).__name__}: its first layer does not take hidden states as its first argument, "
                 "so they cannot be varied."
@@ -155,28 +144,6 @@ class HiddenMap:
             for kind, states in found.items()
             for layer, state in enumerate(states[1:], 1)
         ]
-
-    def _embedding_norm(self, attention: str) -> nn.Module:
-        """Return the norm between the embedding sum and the first layer."""
-        stack = attention.split(".")[0] + "." if self._seq2seq else ""
-        called: list[nn.Module] = []
-
-        def listen(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            called.append(module)
-
-        norms = [
-            module
-            for name, module in self._body.named_modules()
-            if "Norm" in type(module).__name__ and name.startswith(stack)
-        ]
-        with hooked([self._module, *norms], listen), torch.no_grad():
-            self._forward()
-        if called[0] is self._module:
-            raise InputError(
-                f"{self._body.config.model_type} passes its embedding sum to the first layer unchanged. "
-                'Pass wrt="embeddings", which is the same here.'
-            )
-        return called[0]
 
 
 def sources(lens: Lens) -> tuple[Source, ...]:

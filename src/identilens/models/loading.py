@@ -145,10 +145,13 @@ def _loaded(
         options["device_map"] = kept or {"": device}
     network: Any = _from_checkpoint(model, kind, options)
     (network if placed else network.to(device)).eval()
-    tokenizer, images, audio = (
-        _processor(auto, model, common)
-        for auto in (AutoTokenizer, AutoImageProcessor, AutoFeatureExtractor)
-    )
+    processors: list[Any] = []
+    for auto in (AutoTokenizer, AutoImageProcessor, AutoFeatureExtractor):
+        try:
+            processors.append(auto.from_pretrained(model, **common))
+        except (OSError, ValueError, TypeError, KeyError, ImportError):
+            processors.append(None)
+    tokenizer, images, audio = processors
     absent = _absent_files(tokenizer, model, common)
     lens = Lens(
         network,
@@ -216,13 +219,6 @@ def _model_class(config: Any) -> Any:
     return next((kind for kind in named if issubclass(kind, PreTrainedModel)), AutoModel)
 
 
-def _processor(auto: Any, model: str | Path, common: dict[str, Any]) -> Any:
-    try:
-        return auto.from_pretrained(model, **common)
-    except (OSError, ValueError, TypeError, KeyError, ImportError):
-        return None
-
-
 def _absent_files(tokenizer: Any, model: str | Path, common: dict[str, Any]) -> list[str]:
     """Return the files of a tokenizer if none of them exists: then transformers has made an empty one."""
     names = (
@@ -238,7 +234,11 @@ _REMEDY = "Download the model again, or save it again with save_pretrained."
 
 def damaged_file(model: str | Path) -> str | None:
     """Return the first damaged file of a model's folder and what is wrong with it; None if all can be read."""
-    for file in sorted(Path(model).iterdir()) if Path(model).is_dir() else ():
+    try:
+        files = sorted(Path(model).iterdir())
+    except (OSError, ValueError):  # no folder
+        return None
+    for file in files:
         try:
             if file.suffix == ".json":
                 json.loads(file.read_bytes())

@@ -49,20 +49,15 @@ class MapRuns:
         ``hidden``: ‖Δ final hidden states‖_F as a share of their norm; ``logits``: the same of the logits; ``loss``:
         the absolute change of the loss. The last two only if the model has them.
         """
-        parts = [self._moves(part) for part in self._parts(changes)]
-        return {
-            name: torch.cat([part[name] for part in parts])
-            for name in (self._plain if parts else ())
-        }
-
-    def _moves(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, " change"]]:
-        moves = {}
-        for name, after in self._outcome(changes).items():
-            before = self._plain[name].double()
-            moves[name] = torch.linalg.vector_norm((after.double() - before).flatten(1), dim=-1)
-            if name != "loss":
-                moves[name] /= torch.linalg.vector_norm(before).clamp_min(1e-300)
-        return moves
+        moves: dict[str, list[Tensor]] = {}
+        for part in self._parts(changes):
+            for name, after in self._outcome(part).items():
+                before = self._plain[name].double()
+                moved = torch.linalg.vector_norm((after.double() - before).flatten(1), dim=-1)
+                if name != "loss":
+                    moved /= torch.linalg.vector_norm(before).clamp_min(1e-300)
+                moves.setdefault(name, []).append(moved)
+        return {name: torch.cat(parts) for name, parts in moves.items()}
 
     def layer_outputs(self, changes: Sequence[Rows]) -> Float[Tensor, "change query d_model"]:
         """Return the output of the map's layer at every query under each change; later layers do not run.

@@ -1,7 +1,7 @@
 """Proof that capture is faithful on a batch, made while the batch runs: each check has a figure and a limit."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import isnan
 from typing import Any, NoReturn
@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook
 
 from identilens.errors import JoinedTextsError, UnsupportedModelError
 from identilens.linalg import HALF
@@ -22,7 +21,7 @@ from identilens.models.layout import Site
 from identilens.models.outputs import deviation, relative
 from identilens.models.padding import is_per_token
 from identilens.models.sequences import sides
-from identilens.models.threads import hooked, only_here
+from identilens.models.threads import hooked
 
 NOISE = {torch.float64: 1e-5, torch.float32: 5e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Largest relative deviation due to rounding, by the model's precision; families compute the softmax in float32."""
@@ -46,8 +45,6 @@ _HIDDEN = "hidden keys have no weight"
 _LONE = "a text in a batch is as it is alone"
 _LONE_NOISE = 10
 """Multiple of `NOISE` by which a text may differ alone, where its matrices have other shapes and round otherwise."""
-_WAVES = 4
-"""Sums of a row's entries that stand for the row."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +96,7 @@ class Proof:
         self.checks: dict[str, Check] = {}
         self.finite = True
         self.lone = min(range(len(items)), key=lambda text: items[text].length)
-        self._rows: dict[int, tuple[list[int], tuple[Tensor, Tensor]]] = {}
+        self._rows: dict[int, tuple[list[int], Tensor]] = {}
         self._pending: tuple[AttentionCall, Tensor] | None = None
         self._calls = 0
 
@@ -115,47 +112,34 @@ class Proof:
 
         return answer
 
-    @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watching(self) -> AbstractContextManager[None]:
         """Check the inputs and outputs of the output projections inside the context."""
-        with projections_watched(self.sites, self._projected):
-            yield
+        return hooked({site.projection for site in self.sites}, after=self._projected)
 
-    def conclude(self, plain: Any, captured: Any, repeat: Callable[[Handler | None], Any]) -> None:
+    def conclude(self, plain: Any, captured: Any, repeat: Callable[[Handler], Any]) -> None:
         """Compare the model's output under capture with its output without capture.
 
         The model can amplify rounding (a threshold chooses experts). So a deviation counts only if it also occurs when
-        ``repeat`` runs the model's own attention function under capture, which rounds in the same way. Without a
-        handler it runs the model once more without capture: one that draws random numbers gives other outputs then.
+        ``repeat`` runs the model's own attention function under capture, which rounds in the same way.
         """
         self._note(_CALLS, abs(self._calls - len(self.sites)), 0.0, "calls too many or few")
         if not self.finite:
             return
         error = deviation(plain, captured, self.lengths, self.items)
-        remark, remedy = "relative, by text", _OTHER_MODEL
         if not error <= self.noise:
             error = deviation(plain, repeat(AttentionCall.run), self.lengths, self.items)
+        remark = "relative, by text"
         if not error <= self.noise:
-            again = deviation(plain, repeat(None), self.lengths, self.items)
-            if isnan(again):
-                remark = f"{remark}; without capture the model's output has NaN or infinity, too"
-                remedy = "Look for an overflow in half precision (load with --dtype float32) or a broken checkpoint."
-            elif again > self.noise:
-                remark = (
-                    f"{remark}; two runs without capture differ too: the model draws random numbers"
-                )
-                remedy = "Give what it draws in a batch (noise, for ViT-MAE), or choose a model that draws nothing."
-        self._note("outputs unchanged by capture", error, self.noise, remark, remedy)
+            remark = f"{remark}; does the model draw random numbers, or overflow in half precision?"
+        self._note("outputs unchanged by capture", error, self.noise, remark)
 
     def alone(self, call: AttentionCall) -> Tensor:
         """Answer a call of the text that runs alone: its attention is that which it had in the batch."""
         own, who = call.run(), type(call.module).__name__
         if call.index in self._rows:
             rows, before = self._rows.pop(call.index)
-            weights = call.attend(rows)[1]
-            after = _waves(weights[0]), _waves(own[0, rows].flatten(1))
-            same = all(one.shape == other.shape for one, other in zip(after, before, strict=True))
-            error = max(map(relative, after, before)) if same else 1.0
+            after = own[0, rows].double()
+            error = relative(after, before) if after.shape == before.shape else 1.0
             self._note(_LONE, error, _LONE_NOISE * self.noise, f"relative, {who}", ONE_TEXT)
         return own
 
@@ -244,8 +228,7 @@ class Proof:
                 self._refuse(Check(_OWN, torch.nan, self.noise, remark))
             return
         if text == self.lone and len(self.items) > 1:
-            sums_of_rows = _waves(weights[..., :columns]), _waves(own.flatten(1))
-            self._rows[call.index] = places, sums_of_rows
+            self._rows[call.index] = places, own
         values = call.value[text].repeat_interleave(call.query.shape[1] // call.value.shape[1], 0)
         mixed = (weights.double() @ values.double()).transpose(0, 1)
         remark = f"relative, {type(call.module).__name__}"
@@ -270,7 +253,13 @@ class Proof:
             0.0,
             "largest weight on padding or a masked key",
         )
-        self._check_padding(call, text)
+        sequence = sides(kind, self.items[text].tokens).key
+        if kind == "cross" or self.lengths.counted(sequence, call.key.shape[2]):
+            return
+        visible = call.visible()
+        unseen = 0 if visible is None else int((~visible[text].any(0)).sum())
+        remedy = "Give recordings and images without padding, one at a time (a batch of one)."
+        self._note(_CUT, unseen, 0.0, "positions that no query sees", remedy)
 
     def _checked_rows(self, call: AttentionCall) -> list[int]:
         """Return the rows of a call that are checked: all, or so many drawn ones that a call is checked quickly.
@@ -285,16 +274,6 @@ class Proof:
         drawn = {*drawn_places(queries, few, call.index)}
         last = {count - 1 for count in kept}
         return sorted(drawn | last | {*drawn_places(min(kept), _LEAST_ROWS, call.index)})
-
-    def _check_padding(self, call: AttentionCall, text: int) -> None:
-        kind = self.sites[call.index].kind
-        sequence = sides(kind, self.items[text].tokens).key
-        if kind == "cross" or self.lengths.counted(sequence, call.key.shape[2]):
-            return
-        visible = call.visible()
-        unseen = 0 if visible is None else int((~visible[text].any(0)).sum())
-        remedy = "Give recordings and images without padding, one at a time (a batch of one)."
-        self._note(_CUT, unseen, 0.0, "positions that no query sees", remedy)
 
     def _projected(self, module: nn.Module, inputs: tuple, kwargs: dict, output: Any) -> None:
         if self._pending is None or self.sites[self._pending[0].index].projection is not module:
@@ -327,36 +306,6 @@ def by_text(tensor: Tensor, call: AttentionCall, site: Site) -> Float[Tensor, "t
     if site.positions_first and call.windows == 1:
         return tensor.transpose(0, 1)
     return tensor.reshape(call.query.shape[0], call.query.shape[2], -1)
-
-
-@contextmanager
-def projections_watched(
-    sites: Sequence[Site], listener: Callable[[nn.Module, tuple, dict, Any], None]
-) -> Iterator[None]:
-    """Call a listener with the inputs and outputs of output projections of this thread, inside the context.
-
-    Plain modules get no hook, because it would make them look wrapped. On modules with hooks, ours is called last.
-    """
-    modules = {site.projection for site in sites}
-    wrapped = {module for module in modules if module._forward_hooks}
-    plain = modules - wrapped
-
-    def hook(module: nn.Module, inputs: tuple, kwargs: dict, output: Any) -> None:
-        if module in plain:
-            listener(module, inputs, kwargs, output)
-
-    with (
-        register_module_forward_hook(only_here(hook), with_kwargs=True),
-        hooked(wrapped, after=listener),
-    ):
-        yield
-
-
-def _waves(rows: Float[Tensor, "*row entry"]) -> Float[Tensor, "*row wave"]:
-    """Return a few sums that stand for the entries of each row."""
-    places = torch.arange(rows.shape[-1], device=rows.device, dtype=torch.float64)
-    waves = torch.arange(1, _WAVES + 1, device=rows.device, dtype=torch.float64)
-    return rows.double() @ torch.cos(torch.outer(places, waves))
 
 
 def drawn_places(size: int, count: int, seed: int) -> list[int]:

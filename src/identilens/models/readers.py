@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
-from transformers import Cache, PreTrainedModel
+from torch.utils._pytree import tree_leaves
+from transformers import PreTrainedModel
 
 from identilens.models.affine import MATCH
 from identilens.models.following import Meeting, ParameterProjection, capturing
-from identilens.models.interface import AttentionCall, evaluation_mode
+from identilens.models.interface import AttentionCall, evaluation_mode, without_cache
 from identilens.models.threads import hooked
 
 
@@ -101,7 +101,7 @@ def adds_up(
 
 def _again(module: nn.Module, inputs: tuple) -> None:
     """Run a module on its inputs, without a cache of earlier tokens."""
-    args, kwargs = tree_map(lambda value: None if isinstance(value, Cache) else value, inputs)
+    args, kwargs = without_cache(inputs)
     module(*args, **kwargs)
 
 

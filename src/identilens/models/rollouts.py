@@ -20,7 +20,7 @@ from identilens.models.layout import layer_at
 from identilens.models.lens import Lens
 from identilens.models.outputs import relative
 from identilens.models.proof import NOISE
-from identilens.models.threads import hooked
+from identilens.models.threads import first_input, hooked
 
 
 class Rollout(NamedTuple):
@@ -141,34 +141,29 @@ class _Blocks:
     """The attention blocks of a model: the residual stream that each adds to, and the norm that follows."""
 
     def __init__(self, lens: Lens, item: Item) -> None:
-        places = [site.place for site in lens.sites(item) if site.place is not None]
         self._lens = lens
         self._blocks: list[_Block] = []
+        places = dict.fromkeys(site.place for site in lens.sites(item) if site.place)
+        self._layers = [layer_at(lens.body, place) for place in places]
         if not places:
             raise UnsupportedModelError(
                 f"{type(lens.body).__name__} does not have its layers in a list."
             )
-        self._layers = dict.fromkeys(layer_at(lens.body, place) for place in places)
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Record each call of each layer inside the context."""
 
         def enter(_module: nn.Module, args: tuple, kwargs: dict) -> None:
-            self._blocks.append(
-                _Block((args[0] if args else kwargs["hidden_states"])[0].detach().double().cpu())
-            )
+            states = first_input(args, kwargs)
+            self._blocks.append(_Block(states[0].detach().double().cpu()))
 
         def norm(module: nn.Module, args: tuple, _kwargs: dict) -> None:
             if self._blocks and isinstance(args[0], Tensor) and args[0].ndim == 3:
                 self._blocks[-1].norms.append((module, args[0][0].detach().double().cpu()))
 
-        norms = [
-            module
-            for layer in self._layers
-            for module in layer.modules()
-            if "Norm" in type(module).__name__
-        ]
+        modules = (module for layer in self._layers for module in layer.modules())
+        norms = [module for module in modules if "Norm" in type(module).__name__]
         with hooked(self._layers, enter), hooked(norms, norm):
             yield
 
@@ -194,12 +189,8 @@ class _Blocks:
     def _reader(self, block: _Block, states: Tensor) -> nn.Module | None:
         """Return the first norm of a block that reads some states."""
         limit = NOISE[self._lens.dtype]
-        near = (
-            one
-            for one, read in block.norms
-            if read.shape == states.shape and relative(read, states) <= limit
-        )
-        return next(near, None)
+        read = (pair for pair in block.norms if pair[1].shape == states.shape)
+        return next((norm for norm, given in read if relative(given, states) <= limit), None)
 
 
 def _normed(norm: nn.Module | None, parts: Tensor, output: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,7 +15,7 @@ from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
-from identilens.models.threads import hooked
+from identilens.models.threads import first_input, hooked
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class _Rows:
 
     def note(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
         """Keep the row of one module's input and output."""
-        given = args[0] if args else kwargs.get("hidden_states")
+        given = first_input(args, kwargs)
         for held, tensor in ((self.reads, given), (self.writes, output)):
             tensor = tensor[0] if isinstance(tensor, tuple) and tensor else tensor
             if isinstance(tensor, Tensor) and tensor.numel() == self.length * tensor.shape[-1]:

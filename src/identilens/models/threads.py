@@ -12,12 +12,13 @@ R = TypeVar("R")
 
 
 def only_here(hook: Callable[P, R]) -> Callable[P, R | None]:
-    """Return a hook of a module that does nothing when another thread calls the module."""
+    """Return a hook of a module, marked as ours, that does nothing when another thread calls the module."""
     home = get_ident()
 
     def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
         return hook(*args, **kwargs) if get_ident() == home else None
 
+    guarded.ours = True  # pyright: ignore[reportFunctionMemberAccess]
     return guarded
 
 
@@ -40,6 +41,11 @@ def hooked(
                 hook = module.register_forward_hook(only_here(after), with_kwargs=True)
                 hooks.enter_context(hook)
         yield
+
+
+def first_input(args: tuple, kwargs: Mapping[str, Any]) -> Any:
+    """Return what a layer reads: its first argument, or its hidden states by name."""
+    return args[0] if args else kwargs.get("hidden_states")
 
 
 class EndedError(Exception):
@@ -107,8 +113,16 @@ def restored(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for owner, fields in before:
-            _restore(owner, fields)
+        for owner, own in before:
+            is_parts = isinstance(owner, dict)
+            fields = owner if is_parts else vars(owner)
+            for name in {**own, **fields}:
+                changed = fields.get(name) is not own.get(name) and not _held.has(owner, name)
+                if changed and (is_parts or not name.startswith("_")):
+                    if name in own:
+                        fields[name] = own[name]
+                    else:
+                        del fields[name]
 
 
 def _fields(model: nn.Module) -> Iterator[tuple[Any, dict[str, Any]]]:
@@ -121,16 +135,3 @@ def _fields(model: nn.Module) -> Iterator[tuple[Any, dict[str, Any]]]:
         if hasattr(config := fields.get("config"), "__dict__"):
             configs[id(config)] = config
     yield from ((config, vars(config)) for config in configs.values())
-
-
-def _restore(owner: Any, before: Mapping[str, Any]) -> None:
-    is_parts = isinstance(owner, dict)
-    fields = owner if is_parts else vars(owner)
-    names = [name for name in {**before, **fields} if is_parts or not name.startswith("_")]
-    changed = [name for name in names if fields.get(name) is not before.get(name)]
-    changed = [name for name in changed if not _held.has(owner, name)]
-    for name in changed:
-        if name in before:
-            fields[name] = before[name]
-        else:
-            del fields[name]

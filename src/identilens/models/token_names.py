@@ -38,7 +38,13 @@ def token_names(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
         if number in added:
             return piece
         if of_bytes and all(mark in _BYTES for mark in piece):
-            piece = _characters(bytes(_BYTES[mark] for mark in piece))
+            content = bytes(_BYTES[mark] for mark in piece)
+            # Bytes that are no character are written out.
+            marks = content.decode("utf-8", "surrogateescape")
+            piece = "".join(
+                f"<0x{ord(one) - 0xDC00:02X}>" if "\udc80" <= one <= "\udcff" else one
+                for one in marks
+            )
         if marked:
             piece = piece.replace(_SPACE, " ")
         return piece.removesuffix(suffix) + " " if suffix and piece.endswith(suffix) else piece
@@ -56,11 +62,3 @@ def joined(names: Sequence[str]) -> str:
     # Tokens that begin a word have a space before them, or those that go on with one have a mark.
     between = "" if any(name.startswith(" ") for name in names) else " "
     return between.join(names).replace(" ##", "")
-
-
-def _characters(content: bytes) -> str:
-    """Return text in UTF-8; bytes that are no character are written out."""
-    text = content.decode("utf-8", "surrogateescape")
-    return "".join(
-        f"<0x{ord(mark) - 0xDC00:02X}>" if "\udc80" <= mark <= "\udcff" else mark for mark in text
-    )

@@ -15,7 +15,7 @@ DOUBLE = ["albert", "bart", "bert", "distilbert", "electra", "gpt2", "marian", "
 SINGLE = ["gemma2", "llama", "modernbert", "opt", "t5", "vit"]
 
 
-def hidden_map(family, source="encoder", length=None, wrt="embeddings"):
+def hidden_map(family, source="encoder", length=None):
     lens = Lens(build(family).double())
     inputs = example(family) if length is None else [ids(length)]
     if isinstance(inputs, dict):
@@ -23,7 +23,7 @@ def hidden_map(family, source="encoder", length=None, wrt="embeddings"):
             name: value.double() if value.is_floating_point() else value
             for name, value in inputs.items()
         }
-    return HiddenMap(lens, lens.read(inputs)[0], source, wrt)
+    return HiddenMap(lens, lens.read(inputs)[0], source)
 
 
 def reverse_norms(function, inputs):
@@ -59,13 +59,6 @@ def test_entries_agree_with_reverse_mode_one_by_one():
         strict=True,
     ):
         torch.testing.assert_close(norms.squares, expected, rtol=1e-8, atol=0)
-
-
-def test_embedding_sum_with_its_own_width():
-    hidden = hidden_map("albert", wrt="embedding_sum")
-    assert hidden.inputs.shape[1] == 16
-    found = jacobian_norms(hidden, hidden.inputs, method="exact")
-    assert_close(found, reverse_norms(hidden, hidden.inputs), 1e-8)
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 from identilens.errors import NumericalError
 from identilens.linalg import SimplexSpace
 from identilens.linalg.decompositions import svd
-from identilens.linalg.programs import RowPrograms
+from identilens.linalg.programs import by_simplex
 from identilens.measures.attention.checks import check_numbers, checked_row
 
 FLOOR = 1e-9
@@ -71,14 +71,12 @@ def _relative_interior(weights_row: Tensor, space: SimplexSpace) -> tuple[Tensor
     low = seen & (point < FLOOR)
     if not low.any():
         return point, seen
-    programs = RowPrograms(weights_row[seen], space.kept[seen])
     points = [weights_row]
     while low.any():
-        optimum = programs.minimise(-low[seen].double())
-        if -optimum.value <= FLOOR * len(points):
-            break
         vertex = torch.zeros_like(weights_row)
-        vertex[seen] = optimum.point
+        vertex[seen] = by_simplex(-low[seen].double(), weights_row[seen], space.kept[seen])[0]
+        if vertex[low].sum() <= FLOOR * len(points):
+            break
         points.append(vertex)
         point = torch.stack(points).mean(0)
         fewer = seen & (point < FLOOR)

@@ -56,7 +56,13 @@ def checked_weights(
             length, a mask of another shape, a query that sees nothing, weight on a hidden key.
         NumericalError: NaN or infinity.
     """
-    queries, keys = matrix_shape(weights)
+    if not isinstance(weights, Tensor) or weights.ndim != 2:
+        got = getattr(weights, "shape", type(weights).__name__)
+        raise InputError(
+            f"expected attention weights as a tensor of shape (query, key); got {got}; pass one head of one text "
+            "(weights[None] for a single row; weights[i] if the function takes a row)."
+        )
+    queries, keys = weights.shape
     if projected.keys != keys:
         raise InputError(
             f"expected one row of projected values for each of the {keys} keys; got {projected.keys} rows; "
@@ -64,25 +70,6 @@ def checked_weights(
         )
     check_mask(visible, queries, keys)
     return _distributions(weights, visible)
-
-
-def matrix_shape(weights: Float[Tensor, "query key"]) -> tuple[int, int]:
-    """Return the sizes of a matrix of weights.
-
-    Raises:
-        InputError: If it is not a matrix.
-    """
-    if not isinstance(weights, Tensor) or weights.ndim != 2:
-        got = (
-            f"a tensor of shape {tuple(weights.shape)}"
-            if isinstance(weights, Tensor)
-            else type(weights).__name__
-        )
-        raise InputError(
-            f"expected attention weights as a tensor of shape (query, key); got {got}; pass one head of one text "
-            "(weights[None] for a single row; weights[i] if the function takes a row)."
-        )
-    return weights.shape[0], weights.shape[1]
 
 
 def checked_row(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> Float[Tensor, " key"]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from identilens.linalg import ProjectedValues
 from identilens.linalg.masked_rows import MaskedRows
-from identilens.linalg.rows import FullRows, ProjectedRows, RowProjector
+from identilens.linalg.rows import FullRows, RowProjector
 from identilens.linalg.simplex import least_outside
 from identilens.measures.attention.influence import share_of
 
@@ -67,59 +67,50 @@ class Layer(ABC):
 
 
 class RowSums(NamedTuple):
-    """Sums over the visible keys of each row, of weights m + w and effective attention m + e, without the even share m.
+    """Sums over the visible keys of each row, of weights a and effective attention e, their projection: Σ a e = Σ e².
 
     Attributes:
-        even: m.
-        totals: Σ w and Σ e.
-        products: Σ w², Σ e² and Σ w e.
+        sizes: Number of visible keys.
+        totals: Σ a and Σ e.
+        squares: Σ a² and Σ e².
         outside: ‖(I − P) 1‖², with P the projector on col(T) restricted to the row's keys.
     """
 
-    even: Float[Tensor, " row"]
+    sizes: Int[Tensor, " row"]
     totals: Float[Tensor, "2 head row"]
-    products: Float[Tensor, "3 head row"]
+    squares: Float[Tensor, "2 head row"]
     outside: Float[Tensor, "head row"]
 
     @classmethod
-    def of(cls, found: ProjectedRows) -> "RowSums":
-        """Return the sums of projected rows."""
-        even, outside, total = found.even, found.outside, found.total
-        products = [
-            found.square - even * (2 * total + 1),
-            found.moved_square + even.square() * outside,
-            found.moved_square - even * (total - found.moved),
-        ]
-        totals = torch.stack([total, found.moved - even * outside])
-        return cls(even, totals, torch.stack(products), outside)
+    def of(cls, sizes: Tensor, *of: Tensor) -> "RowSums":
+        """Return the sums of weights, of effective attention, and what is left of the ones."""
+        *pair, outside = of
+        totals = torch.stack([one.sum(-1) for one in pair])
+        lengths = torch.stack([torch.linalg.vector_norm(one, dim=-1) for one in pair])
+        return cls(sizes, totals, lengths.square(), outside)
 
     def with_sink(self) -> "RowSums":
         """Return the sums with a learned sink as one more key: weight 1 − Σ a, effective weight 0, value 0."""
-        even = self.even / (1 + self.even)
-        sink = torch.stack([-self.totals[0], torch.zeros_like(self.totals[0])]) - even
-        totals, products = self.around(even)
+        sink = 1 - self.totals[0]
+        sink = torch.stack([sink, torch.zeros_like(sink)])
         # The sink's entry of the ones lies outside col(T), whatever the others do.
         return RowSums(
-            even,
-            totals + sink,
-            products + sink[[0, 1, 0]] * sink[[0, 1, 1]],
-            self.outside + 1,
+            self.sizes + 1, self.totals + sink, self.squares + sink.square(), self.outside + 1
         )
 
-    def around(self, mean: Tensor) -> tuple[Tensor, Tensor]:
-        """Return totals and products with another number subtracted than the even share."""
-        size, shift = 1 / self.even, self.even - mean
-        totals = self.totals + size * shift
-        pairs = totals[[0, 1, 0]] + self.totals[[0, 1, 1]]
-        return totals, self.products + shift * pairs
+    def around(self, mean: Tensor) -> Float[Tensor, "5 head row"]:
+        """Return Σ a, Σ e, Σ a², Σ e² and Σ a e of entries less a number."""
+        shift = self.sizes * mean
+        pairs = torch.cat([2 * self.totals, self.totals.sum(0, keepdim=True)])
+        squares = self.squares[[0, 1, 1]] + mean * (shift - pairs)
+        return torch.cat([self.totals - shift, squares])
 
     def null_squares(self, adding: Bool[Tensor, "head row"]) -> Float[Tensor, "2 head row"]:
-        """Return ‖a − effective‖² of each row, the part in LN(T), and the part of it in LN([T, 1]).
+        """Return ‖a − e‖² of each row, the part in LN(T), and the part of it in LN([T, 1]).
 
         That is null attention minus its component along (I − P) 1, where the ones add to the rank.
         """
-        raw, effective, cross = self.products
-        null = raw - 2 * cross + effective
+        null = self.squares[0] - self.squares[1]
         along = (self.totals[0] - self.totals[1]).square()
         along = along / torch.where(adding, self.outside, torch.inf)
         return torch.stack([null, null - along])
@@ -182,16 +173,15 @@ class LayerMeasures:
 def measure_layer(layer: Layer) -> LayerMeasures:
     """Return the measures of a layer's heads, added up over blocks of rows, in float64 on the layer's device.
 
-    Because effective attention is an orthogonal projection, ‖effective_i‖² = ⟨a_i, effective_i⟩ for each row. So all
-    sums follow from coordinates of the weights in a basis of col(T). Memory O(n · block).
+    Memory O(n · block).
     """
     T, projector, sizes = layer.projected, layer.projector, layer.projector.row_sizes()
     heads, keys, texts = len(projector.compact), T.keys, len(layer.key_types)
     lengths = torch.linalg.vector_norm(projector.compact, dim=-1)
-    types = layer.key_types.repeat_interleave(len(projector.white) // texts, 0)
-    # One product gives sums by type and the norms of what is mixed, of each head that shares the values.
-    norms_of = lengths.unflatten(0, (-1, projector.share)).mT
-    columns = torch.cat([types, norms_of], -1)
+    types = layer.key_types.repeat_interleave(heads // texts, 0)
+    # One product gives the norms of what is mixed, sums by type, and outputs.
+    columns = torch.cat([lengths[..., None], types, projector.compact], -1)
+    ranks = projector.compact.shape[-1]
     zeros = lengths.new_zeros(12, heads)
     moments, null, error, output, weight = zeros.split([5, 2, 2, 2, 1])
     received = zeros.new_zeros(2, heads, layer.query_types.shape[-1], types.shape[-1])
@@ -203,22 +193,24 @@ def measure_layer(layer: Layer) -> LayerMeasures:
     for block in layer.blocks():
         rows, weights = block.rows, block.weights.double()
         kept.add(block)
-        found, summed, rebuilt = projector.sums(rows, weights, columns)
-        by_type, mixed = summed.split([types.shape[-1], projector.share], -1)
-        mixed = mixed[0].unflatten(0, (-1, projector.share)).diagonal(dim1=1, dim2=3)
-        norms = mixed.mT.flatten(0, 1)
+        # No row sees the keys from here on.
+        end = int(projector.visible[rows].any(0).nonzero()[-1]) + 1
+        weights = weights[..., :end]
+        effective, outside = projector.project(rows, weights)
+        raw, summed = weights @ columns[:, :end, :-ranks], effective @ columns[:, :end, 1:]
+        norms, by_type = raw[..., 0], torch.stack([raw[..., 1:], summed[..., :-ranks]])
         both = torch.stack([torch.ones_like(norms), share_of(torch.ones_like(norms), norms)], 1)
-        by_key += both @ weights
-        adding[:, rows] = found.outside > least[:, rows]
-        sums = RowSums.of(found)
+        by_key[..., :end] += both @ weights
+        adding[:, rows] = outside > least[:, rows]
+        sums = RowSums.of(sizes[rows], weights, effective, outside)
         sums = sums.with_sink() if layer.has_sink else sums
-        moments += torch.cat(sums.around(mean_weight)).sum(-1)
+        moments += sums.around(mean_weight).sum(-1)
         null += sums.null_squares(adding[:, rows] | layer.has_sink).sum(-1)
-        weight += (sums.products[0] + sums.even * (2 * sums.totals[0] + 1)).sum(-1)
+        weight += sums.squares[0].sum(-1)
         queries = layer.query_types[:, rows].repeat_interleave(layer.heads, 0)
         received += queries.mT @ by_type
         outputs = block.outputs.double()
-        sides = torch.stack([rebuilt - outputs, outputs])
+        sides = torch.stack([summed[..., -ranks:] - outputs, outputs])
         error += sides.square().sum((-2, -1))
         norms = torch.linalg.vector_norm(outputs, dim=-1).unflatten(0, (texts, layer.heads))
         shares = share_of(norms, norms.sum(1, keepdim=True))
@@ -256,7 +248,7 @@ def _simplex_nullity(layer: Layer, adding: Bool[Tensor, "head query"]) -> Int[Te
     """Return the largest simplex nullity of a row; ``adding`` says in which rows the ones add to the rank of T."""
     T, projector = layer.projected, layer.projector
     masked = type(projector) is MaskedRows
-    T = T.restricted(projector.seen(slice(-1, None))[0]) if masked else T
+    T = T.restricted(projector.visible[-1]) if masked else T
     last = (T.with_sink() if layer.has_sink else T).simplex_nullity.reshape(-1)
     if not masked:
         return last
@@ -321,8 +313,7 @@ def _sinks(
     places[:, 0] = True
     sink = mass.masked_fill(~places.repeat_interleave(layer.heads, 0), -1.0).argmax(1, keepdim=True)
     norm, count = lengths.gather(1, sink)[:, 0], lengths.shape[1]
-    middle = {(count + 1) // 2, count // 2 + 1}
-    median = torch.stack([lengths.kthvalue(rank, 1).values for rank in middle]).mean(0)
+    median = lengths.sort(1).values[:, [(count - 1) // 2, count // 2]].mean(1)
     learned = (1 - mass.sum(1)).clamp_min(0) if layer.has_sink else torch.zeros_like(mass[:, 0])
     return {
         "sink": sink[:, 0],

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
-from identilens.linalg.programs import RowPrograms
+from identilens.linalg.programs import by_simplex
 from identilens.measures.attention.billiard import Generator, Walks
 from identilens.measures.attention.checks import check_numbers, checked_row, checked_weights
 from identilens.measures.attention.row_solver import filled
@@ -143,29 +143,27 @@ def far_alternative(
     if not space.nullity:
         return whole.clone()
     row = whole[space.visible].cpu()
-    programs = RowPrograms(row, space.kept[space.visible])
+    kept = space.kept[space.visible].cpu()
     largest_first = row.argsort(descending=True, stable=True)
     best = row
     for power in range((len(row) - 1).bit_length()):
         best = _farther(
-            programs,
+            kept,
             row,
             best,
             -torch.zeros_like(row).index_fill(0, largest_first[: 2**power], 1.0),
         )
     for _ in range(starts):
         turned = torch.rand(row.shape, dtype=row.dtype, generator=generator) < TURNED
-        best = _farther(
-            programs, row, best, torch.sign(best - row) * torch.where(turned, -1.0, 1.0)
-        )
+        best = _farther(kept, row, best, torch.sign(best - row) * torch.where(turned, -1.0, 1.0))
     return filled(torch.zeros_like(whole), space, best)
 
 
-def _farther(programs: RowPrograms, row: Tensor, best: Tensor, slope: Tensor) -> Tensor:
+def _farther(kept: Tensor, row: Tensor, best: Tensor, slope: Tensor) -> Tensor:
     """Increase the distance from a start slope; return the end point if it is farther than the best, else the best."""
     reached = -1.0
     while True:
-        vertex = programs.minimise(-slope).point
+        vertex = by_simplex(-slope, row, kept)[0]
         distance = float(total_variation(row, vertex))
         if distance <= reached + 1e-9:
             return best

@@ -155,8 +155,14 @@ def read_route(module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor
             bias, eps = call.arguments["position_bias"], torch.finfo(call.query.dtype).eps
             size = float((call.query @ call.key.mT).abs().max()) * abs(call.arguments["scaling"])
             count = route.heads.count
+            sides = call.key, call.value
             groups = [
-                size for size in range(count, 1, -1) if count % size == 0 and _shared(call, size)
+                size
+                for size in range(count, 1, -1)
+                if count % size == 0
+                and all(
+                    (one.unflatten(1, (-1, size)) == one[:, ::size, None]).all() for one in sides
+                )
             ]
             biased = float(bias.abs().max()) > (_ROUNDINGS * eps + _SUM_ROUNDINGS * FLOAT32_EPS) * (
                 1 + size
@@ -205,13 +211,6 @@ def _score_heads(mixture: Mixture, scores: Scores, heads: Heads, turned: bool) -
         if shape[axis] % heads.count == 0 and bool((place % heads.count == head).all()):
             return Heads(axis, heads.count)
     return None
-
-
-def _shared(call: AttentionCall, size: int) -> bool:
-    return all(
-        bool((one.unflatten(1, (-1, size)) == one[:, ::size, None]).all())
-        for one in (call.key, call.value)
-    )
 
 
 @contextmanager

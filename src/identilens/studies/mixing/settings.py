@@ -29,7 +29,6 @@ class MixingSettings(Settings):
             count from the end.
         layers: Layers in the result; 1 is the first layer's output. All by default. Fewer layers save space, not time.
         method: Exact norms (exact), or a sketch by random probes with standard errors, about ten times as fast.
-        wrt: What contributes: the input of the first layer (embeddings), or of the norm before it (embedding_sum).
         sketch_probes: Number of probes for each token in a sketch; 32 by default.
         leading: Number of these probes that follow leading directions; a quarter by default.
         memory_budget: Largest size of the tensors that one sweep has in memory, such as 512MiB. Default: 1GiB, or half
@@ -44,7 +43,6 @@ class MixingSettings(Settings):
     queries: Positions | None = None
     layers: Numbers | None = None
     method: Literal["exact", "sketch"] = "sketch"
-    wrt: Literal["embeddings", "embedding_sum"] = "embeddings"
     sketch_probes: TwoOrMore | None = None
     leading: NonNegative | None = None
     memory_budget: Annotated[Size | None, Ge(1), NOT_RECORDED] = None

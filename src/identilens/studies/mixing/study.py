@@ -71,10 +71,7 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
             find_token(
                 [next(iter(item.tokens.values()), ()) for item in self.items], settings.track
             )
-        maps = [
-            HiddenMap(self.lens, self.items[0], source, self.settings.wrt)
-            for source in sources(self.lens)
-        ]
+        maps = [HiddenMap(self.lens, self.items[0], source) for source in sources(self.lens)]
         available = {label.layer for one in maps for label in one.outputs}
         chosen = self.settings.layers
         missing = sorted(set(chosen or ()) - available)
@@ -101,7 +98,7 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
         tables, rows = [pl.DataFrame(schema=pl.Schema(Mixing.schema["table"]))], []
         try:
             for number, source in enumerate(sources(self.lens)):
-                hidden = HiddenMap(self.lens, self.items[part], source, self.settings.wrt)
+                hidden = HiddenMap(self.lens, self.items[part], source)
                 for label, places, norms in self._norms(hidden, part, number):
                     rollout = rollouts.get(label.kind)
                     tables.append(_layer_table(part, label, places, norms, rollout))
