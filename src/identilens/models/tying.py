@@ -303,11 +303,13 @@ def group_parameters(lens: Lens, item: Item, head: Head) -> GroupParameters:
     replay, heads = Replay.of(lens, item, head.site), _heads(head)
     if [site.name for site in lens.sites(item)].count(head.site.name) > 1:
         raise _unsupported(head, "several layers share its parameters, so all of them would change")
-    maps = {
-        path: _map(module).requires_grad_()
-        for path, module in replay.module.named_modules()
-        if isinstance(module, nn.Linear | Conv1D)
-    }
+    # [W, b] with a row for each output; W without a bias.
+    maps: dict[str, Tensor] = {}
+    for path, linear in replay.module.named_modules():
+        if isinstance(linear, nn.Linear | Conv1D):
+            weight = linear.weight.mT if isinstance(linear, Conv1D) else linear.weight
+            biases = () if linear.bias is None else (linear.bias[:, None],)
+            maps[path] = torch.cat([weight, *biases], 1).requires_grad_()
     ran = replay.run(maps)
     others = [one for one in range(len(ran.layer.queries)) if one not in heads]
     rest = [*ran.rest, ran.layer.values, *(_logits(ran.layer, [one]) for one in others)]
@@ -353,9 +355,3 @@ def _touched(outputs: Sequence[Tensor], maps: dict[str, Tensor]) -> list[Bool[Te
         terms.append((one * draw).sum())
     gradients = torch.autograd.grad(torch.stack(terms).sum(), own, retain_graph=True)
     return [(one != 0).any(1) for one in gradients]
-
-
-def _map(linear: nn.Linear | Conv1D) -> Float[Tensor, "out in_1"]:
-    """Return [W, b] with a row for each output; W without a bias."""
-    weight = linear.weight.mT if isinstance(linear, Conv1D) else linear.weight
-    return torch.cat([weight, *(() if linear.bias is None else [linear.bias[:, None]])], 1)

@@ -60,9 +60,13 @@ class Manifest:
             with suppress(OSError):
                 content = self.file.read_bytes() if self.file.is_file() else b""
             lines = content.decode("utf-8", "replace").split("\n")[:-1]
-            for line in lines:
-                _check_name(line, f"{self.file} is damaged: it lists ")
-            self._names = dict.fromkeys(filter(_is_inside, lines))
+            parts = {line: PurePosixPath(line).parts for line in lines if "\0" not in line}
+            # Only what stands inside the run's folder.
+            self._names = {
+                line: None
+                for line, own in parts.items()
+                if own and own[0] != "/" and ".." not in own
+            }
         return self._names.keys()
 
     def under(self, prefix: str) -> list[str]:
@@ -152,21 +156,6 @@ class Manifest:
                 )
 
 
-def _check_name(path: str, where: str) -> None:
-    """Raise OutputFolderError if a path has a name that no file system takes."""
-    longest = max(map(len, os.fsencode(path).split(b"/")))
-    if longest > _LONGEST_NAME:
-        raise OutputFolderError(
-            f"{where}{path:.40}…, a name of {longest:,} bytes; file systems take {_LONGEST_NAME}. Choose another."
-        )
-
-
-def _is_inside(name: str) -> bool:
-    """Return whether a name stands for something inside the run's folder."""
-    parts = PurePosixPath(name).parts
-    return parts != () and parts[0] != "/" and ".." not in parts and "\0" not in name
-
-
 @contextmanager
 def recording(manifest: Manifest | None) -> Iterator[None]:
     """List every file that is written into the run's folder inside this context; None: list no files."""
@@ -251,7 +240,12 @@ def as_path(given: str | Path) -> Path:
         raise InputError(
             f"expected the path of a file or folder, without null characters; got {given!r:.80}."
         )
-    _check_name(str(given), "expected the path of a file or folder; got ")
+    longest = max(map(len, os.fsencode(str(given)).split(b"/")))
+    if longest > _LONGEST_NAME:
+        raise OutputFolderError(
+            f"expected the path of a file or folder; got {given!s:.40}…, a name of {longest:,} bytes; file systems "
+            f"take {_LONGEST_NAME}. Choose another."
+        )
     return Path(given)
 
 

@@ -226,7 +226,7 @@ class Result(ABC):
 
     def show(self) -> None:
         """Print the finding, lines of tokens and the overview."""
-        Console().print(plain(self.summary().text))
+        Console().print(plain(self.summary().text), "")
         for line in self.token_lines():
             Console().print(line.text())
         for title, frame in self.overview().items():

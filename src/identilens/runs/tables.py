@@ -15,8 +15,8 @@ from identilens.runs.terminal import plain
 Columns = Mapping[str, Any]
 """Columns of a table and their polars types, in order."""
 
-_SHOWN = 40
-"""Rows of a table that the terminal shows."""
+_SHOWN, _WIDE = 12, 9
+"""Rows and columns of a table that the terminal shows."""
 
 Row = dict[str, Any]
 """A row of a table, by column."""
@@ -56,34 +56,32 @@ def table_of(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> pl.DataFram
 
 
 def print_table(title: str, frame: pl.DataFrame) -> None:
-    """Print the first rows of a frame in the terminal, numbers to the right.
+    """Print the first rows and columns of a frame in the terminal, numbers to the right.
 
     Columns without any value are left out; names and places that are the same in all rows stand in the title.
     """
     rows, frame = len(frame), frame.fill_nan(None)
     if rows > 1:
         frame = frame.select(one for one in frame if one.null_count() < rows)
-        words = pl.selectors.string(include_categorical=True)
-        names = pl.selectors.by_name(*HEAD, require_all=False) | words
+        names = pl.selectors.by_name(*HEAD, require_all=False) | pl.selectors.string(
+            include_categorical=True
+        )
         same = [one.name for one in frame.select(names) if one.n_unique() == 1]
         if same and len(same) < frame.width:
-            title += f" ({', '.join(f'{_spaced(name)} {visible_text(str(frame[name][0]))}' for name in same)})"
+            named = (
+                f"{name.replace('_', ' ')} {visible_text(str(frame[name][0]))}" for name in same
+            )
+            title += f" ({', '.join(named)})"
             frame = frame.drop(same)
-    view = Table(box=SIMPLE_HEAD, padding=0)
-    for name, kind in frame.schema.items():
+    view, shown = Table(box=SIMPLE_HEAD, padding=0), frame[:_SHOWN, :_WIDE]
+    for name, kind in shown.schema.items():
         side = "right" if kind.is_numeric() else "left"
-        view.add_column(plain(_spaced(name)), justify=side, overflow="fold")
-    for row in frame.head(_SHOWN).iter_rows():
-        view.add_row(*map(plain, map(cell, row, frame.columns)))
+        view.add_column(plain(name.replace("_", " ")), justify=side, overflow="fold")
+    for row in shown.iter_rows():
+        view.add_row(*map(plain, map(cell, row, shown.columns)))
     Console().print(plain(title), view)
-    if rows > _SHOWN:
-        Console().print(
-            f"The first {_SHOWN} of {rows:,} rows; the result's tables have all of them."
-        )
-
-
-def _spaced(name: str) -> str:
-    return name.replace("_", " ")
+    if shown.shape != frame.shape:
+        Console().print(f"The report has all {rows:,} rows and {frame.width} columns.")
 
 
 def markdown_text(value: Any) -> str:

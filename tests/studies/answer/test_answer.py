@@ -171,7 +171,7 @@ def test_means_of_all_rows_are_means_of_ends_and_drawn_rows_estimate_them():
     assert len(said.text.splitlines()) <= 3
     part = idl.answer(lens, CHAT, max_new_tokens=6, bounded=9, tolerance=0, seed=5)
     assert only(whole, 5, 9).table.equals(part.table)
-    assert " %, estimated from 18 of 48 rows.\n" in part.summary().text
+    assert " %, estimated from 18 of 48 rows." in part.summary().text
     inside = []
     for seed in range(60):
         few = only(whole, seed, 9).segments()
@@ -228,7 +228,7 @@ def test_repeated_roles_are_numbered_and_a_last_answer_is_given():
 def test_an_answer_of_one_token_and_a_stop_token():
     lens = answering("llama")
     one = idl.answer(lens, CHAT, max_new_tokens=1, bounded=1)
-    assert " %, estimated from 2 of 8 rows.\n" in one.summary().text
+    assert " %, estimated from 2 of 8 rows." in one.summary().text
     assert one.table["token"].unique().to_list() == [0]
     so_far = one.table.filter(functional="answer so far")["value"]
     assert (so_far == 0).all()

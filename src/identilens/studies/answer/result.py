@@ -16,8 +16,8 @@ from identilens.studies.outcomes import exactness
 
 _PLACE = ["text", "token", "layer", "head"]
 _ROW = {**integers(*_PLACE), "functional": pl.String}
-_COLOURS, _LINES, _SHOWN = 8, 24, 3
-"""Segments with a letter, lines of tokens in a page, and in a terminal."""
+_COLOURS = _LINES = 8
+"""Segments with a letter, and answers that are shown."""
 
 _NOT_CONTENT = [TEMPLATE, SO_FAR, SINK]
 """Segments that nobody wrote for the model to read."""
@@ -31,17 +31,17 @@ _MARKED = "each token with the letter of the segment (not the template or answer
 _OTHER = "other segments, template, answer so far"
 
 _FINDING = """\
+Without {removed!r}, measured in the model, the answer to text {text} is {times:.3g} times less likely.
 {value:.1%} of the attention of the answer's {tokens:token} is on {segment!r}.
 In every alternative with the same output of each head, {exactly}, it is between {lo:≥.1%} and \
 {hi:≤.1%}{drawn}{ordered}.
-The answer to text {text} has probability {probability:.2g}; without {removed!r}, measured in the model, {without:.2g}.
 """
 _DRAWN = ", estimated from {rows} of {population} rows"
 
 _TILES = """\
+{probability:.2g} → {without:.2g} | probability of the answer to text {text} without {removed!r}
 {value:.1%} | of the attention is on {segment!r}
-{lo:≥.1%} | is there in every alternative{drawn}
-{probability:.2g} → {without:.2g} | probability of the answer to text {text} without {removed!r}"""
+{lo:≥.1%} | is there in every alternative{drawn}"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ class Answers(Result):
             title="The answer, marked by segment",
             text="Every token of the answer, marked by the segment of the prompt that gets most of its attention: the "
             "mean of layers and heads, in percent.",
-            lines="lines",
+            lines="token_lines",
         ),
         "segments": View(
             title="Attention of the answer by segment",
@@ -174,9 +174,9 @@ class Answers(Result):
         # What was named comes before the rest of a prompt.
         rank = _CONTENT, pl.col("segment") != REST, "value"
         first = means.sort(rank, maintain_order=True).row(-1, named=True)
-        texts = self.positions.filter(segment=first["segment"])["text"].unique().to_list()
-        answered = self.positions.filter(pl.col("text").is_in(texts))["answer"].count()
         segment = first["segment"]
+        texts = self.positions.filter(segment=segment)["text"].unique().to_list()
+        answered = self.positions.filter(pl.col("text").is_in(texts))["answer"].count()
         order = self.order().filter(
             pl.col("verdict") != OPEN,
             pl.col("tolerance").eq_missing(first["tolerance"]),
@@ -192,16 +192,13 @@ class Answers(Result):
             "drawn": _DRAWN.format(**first) if drawn else "",
             "ordered": "".join(ordered.to_series()),
         }
-        for row in self.needs().head(1).rename({"segment": "removed"}).iter_rows(named=True):
+        needs = self.needs().with_columns(removed="segment", times=(-pl.col("change")).exp())
+        for row in needs.filter(pl.col("times") > 1).head(1).drop("segment").to_dicts():
             numbers |= row
         return Finding.of(_FINDING, _TILES, **numbers)
 
     def token_lines(self) -> list[TokenLine]:
         """Return the first answers, their tokens marked by the segment of the prompt with most of their attention."""
-        return self.lines(_SHOWN)
-
-    def lines(self, most: int = _LINES) -> list[TokenLine]:
-        """Return each answer, its tokens marked by the segment of the prompt with most of their attention."""
         ranked = self._last().sort("value", descending=True, maintain_order=True)
         content = ranked.filter(_CONTENT)["segment"].head(_COLOURS)
         marks = {name: Mark(name, chr(ord("A") + at), at) for at, name in enumerate(content)}
@@ -227,5 +224,5 @@ class Answers(Result):
                 marks,
                 dict.fromkeys(marks, ""),
             )
-            for own in rows.partition_by("text", maintain_order=True)[:most]
+            for own in rows.partition_by("text", maintain_order=True)[:_LINES]
         ]
