@@ -215,8 +215,7 @@ class Pane {
       }
     });
     if (!last) return;
-    this.held = last.held;
-    this.predicts = last.predicts;
+    [this.held, this.predicts] = [last.held, last.predicts];
     this.within.lastChild.hidden = !last.predicts;
     if (!last.predicts && this.within.value === NATS) this.within.value = "10%";
     this.tools.hidden = this.more.hidden = false;
@@ -227,6 +226,7 @@ class Pane {
       button.nextSibling.textContent = why && `(${why})`;
     }
     if (this.view) await this.viewer.show(this.view); else await this.strongest();
+    await this.able();
     this.viewerRoot.dataset.all = "true";
     this.state.textContent = this.cut.max_length ? `Texts are cut at ${this.cut.max_length} tokens.` : "";
   }
