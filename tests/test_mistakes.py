@@ -72,7 +72,6 @@ IN_PYTHON = {
     "a row for a map": (lambda lens: effective_attention(T, weights=A[0]), "weights must be (..., query, 4)"),
     "a row to share": (lambda lens: removal_effect(A[0], T), "weights (..., query, key) over the 4 keys"),
     "no weights to share": (lambda lens: removal_effect(None, T), "weights (..., query, key) over the 4 keys"),
-    "a model for its attention": (lambda lens: idl.attentions(lens.model, TEXT), "expected a Lens first; got BertM"),
     "an image of a long name": (lambda lens: idl.read_image("a" * 5000), "File name too long"),
     "words for queries": (lambda lens: softmax_map("q", A, T), "queries must be a tensor; got str"),
     "ids without an axis of texts": (

@@ -87,7 +87,6 @@ TOPICS = {
             "load",
             "Lens",
             "bundled_model",
-            "attentions",
         ),
     ),
     "inputs": Topic(

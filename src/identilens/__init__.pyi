@@ -8,7 +8,6 @@ from . import errors as errors
 from . import lab as lab
 from .cli.verify import verify as verify
 from .demo.examples import examples as examples
-from .models.attentions import attentions as attentions
 from .models.bundled import bundled_model as bundled_model
 from .models.lens import Lens as Lens
 from .models.loading import load as load

@@ -23,7 +23,6 @@ USES = {
     "proof": lambda lens: lens.prove(lens.read([ids(N), ids(N - 8)])),
     "substitution": lambda lens: lens.substitute({(0, 0): torch.full((N, N), 1 / N)}, [ids(N)]),
     "audit": lambda lens: idl.audit(lens, [ids(N)], examples=0).summary(),
-    "attentions": lambda lens: idl.attentions(lens, [ids(N)]),
     "rollouts": lambda lens: text_rollouts(lens, lens.read([ids(N)])[0]),
     "all rollouts": lambda lens: final_rollouts(lens, lens.read([ids(N)])[0]),
     "hidden map": lambda lens: HiddenMap(lens, lens.read([ids(N)])[0]).run,

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -22,6 +23,12 @@ TEXT = (
 )
 
 
+RECIPE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+NAMES = {}
+exec(RECIPE.split("```python\n")[1].split("```")[0], NAMES)
+attentions = NAMES["attentions"]
+
+
 def drawn_by(page):
     """The weights that a page draws: layer, head, query, key."""
     return torch.tensor(json.loads(re.search(r'"attn": (\[.*?\]), "left_text"', page).group(1)))
@@ -30,7 +37,7 @@ def drawn_by(page):
 @pytest.mark.parametrize("measure", ["raw", "effective", "norm"])
 @pytest.mark.parametrize("view", ["head_view", "model_view"])
 def test_the_page_holds_the_measure(bundled, measure, view):
-    found = idl.attentions(bundled, TEXT, measure=measure)
+    found = attentions(bundled, TEXT, measure=measure)
     maps = tuple(one.clamp_min(0) for one in found)
     (item,) = bundled.read(TEXT)
     page = getattr(bertviz, view)(maps, list(item.tokens["encoder"]), html_action="return").data
@@ -42,14 +49,14 @@ def test_the_page_holds_the_measure(bundled, measure, view):
 
 def test_effective_weights_have_to_be_clipped(bundled):
     """Bertviz draws a weight as opacity, which has no negative values."""
-    assert min(float(layer.min()) for layer in idl.attentions(bundled, TEXT)) < 0
+    assert min(float(layer.min()) for layer in attentions(bundled, TEXT)) < 0
 
 
 def test_what_is_certain_is_drawn_beside_the_weights():
     lens, tokens = idl.Lens(build("bert")), ids(30)
     drawn = []
     for measure in ("raw", "certain_lo"):
-        maps = idl.attentions(lens, tokens, measure=measure)
+        maps = attentions(lens, tokens, measure=measure)
         page = bertviz.head_view(maps, [str(one) for one in tokens], html_action="return").data
         drawn.append(drawn_by(page))
     raw, certain = drawn
