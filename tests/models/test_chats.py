@@ -95,18 +95,11 @@ def prompted(template, chat=MESSAGES):
          "leaves out assistant, so that the model does not read it"),
         ("nothing", "leaves out system, user, assistant, question"),
         ("{% for one in range(10**9) %}{% endfor %}", "chat template refuses the messages"),
-        ("{{ 'a' * 30000000000 }}", r"chat template refuses the messages \(MemoryError\)"),
     ],
 )  # fmt: skip
 def test_hostile_chat_templates_are_refused(template, why):
     with pytest.raises(InputError, match=why):
         prompted(template)
-
-
-def test_the_memory_of_a_template_alone_is_limited():
-    many = "{{ 'a' * 3000 }}{% for m in messages %}{{ m.content }} {% endfor %}"
-    assert len(prompted(many).ids) > 100
-    assert len(bytearray(2**31)) == 2**31
 
 
 @pytest.mark.parametrize(

@@ -3,19 +3,13 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import index
-from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
-
-try:
-    import resource
-except ImportError:  # there is no such limit on Windows
-    resource = None
 
 from identilens.errors import InputError
 from identilens.models.inputs import refuse_half_characters
@@ -34,11 +28,6 @@ SINK = "sink"
 
 _MARK = "\ue000{}\ue001"
 """Stands for a message's text where the template is rendered without it; of characters for private use."""
-
-_TEMPLATE_BYTES = 2**30
-"""Memory that a chat template may take: it comes with a model, and can repeat a letter without end."""
-
-_MEMORY = Path("/proc/self/statm")
 
 _TURN = re.compile(r"^[ \t]*(system|user|assistant):", re.MULTILINE | re.IGNORECASE)
 
@@ -238,11 +227,8 @@ def _templated(
             {"role": role, "content": text} for (role, _), text in zip(messages, texts, strict=True)
         ]
         try:
-            with _limited_memory(_TEMPLATE_BYTES):
-                return tokenizer.apply_chat_template(
-                    turns, tokenize=False, add_generation_prompt=True
-                )
-        except (TemplateError, TypeError, ValueError, ArithmeticError, MemoryError) as error:
+            return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
             why = str(error) or type(error).__name__
             raise InputError(
                 f"conversation {number}: the tokenizer's chat template refuses the messages ({why})."
@@ -283,27 +269,6 @@ def _templated(
         "cannot be told apart. Write the prompt as the model reads it: "
         '{"prompt": "…", "segments": {"name": "words"}}.'
     )
-
-
-@contextmanager
-def _limited_memory(size: int) -> Iterator[None]:
-    """Let the process take at most so many bytes more inside the context, where the system can limit that.
-
-    Code that needs more gets a MemoryError.
-    """
-    if resource is None or not _MEMORY.exists():
-        yield
-        return
-    taken = int(_MEMORY.read_text().split()[0]) * resource.getpagesize()
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    limit = taken + size
-    if before[1] != resource.RLIM_INFINITY:
-        limit = min(limit, before[1])
-    resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 def read_place(given: Any) -> Place:
