@@ -79,7 +79,6 @@ IN_PYTHON = {
         "got {'input_ids': (2,)}. For one text: ids[None]",
     ),
     "a batch of no texts": (lambda lens: lens.read({"input_ids": torch.ones(0, 3).long()}), "got {'input_ids': (0, "),
-    "a rate of no recording": (lambda lens: idl.Audio(torch.zeros(5).numpy(), 1).at(10**9), "from 1 to 1,000,000"),
     "a projection of what is projected": (
         lambda lens: effective_attention(ProjectedValues.of(T), weights=A, output_projection=torch.eye(2)),
         "the values are projected",

@@ -100,7 +100,7 @@ def test_no_such_model(tmp_path):
             ["--text", TEXT, "--layers", "two"],
             "expected --layers as numbers and ranges such as 0,3,5-8; got 'two'",
         ),
-        (["--text", TEXT, "--layers", "4-9"], "the model has layers 0 to 5"),
+        (["--text", TEXT, "--layers", "4-9"], "attention in layers [0, 1, 2, 3, 4, 5]"),
         (["--text", TEXT, "--device", "cuda:7"], "cannot use device 'cuda:7'"),
         (["--text", TEXT, "--effects", "sometimes"], "sometimes"),
         (["--text", TEXT, "--batch-size", "0"], "--batch-size"),

@@ -10,8 +10,7 @@ from helpers.heads import seeded
 from helpers.zoo import _LLAMA, _random, ids
 from identilens.errors import JoinedTextsError
 from identilens.models import Lens
-from identilens.models.inputs import Item
-from identilens.models.positions import length_class, length_limits
+from identilens.models.families import has_positions_by_length
 
 
 def joining(family):
@@ -88,34 +87,27 @@ def assert_as_alone(lens, texts):
 
 
 @pytest.mark.parametrize("family", sorted(SWITCHING))
-def test_texts_on_both_sides_of_a_limit_of_the_positions_share_no_batch(family):
+def test_texts_of_a_model_with_positions_by_length_share_no_batch(family):
     torch.manual_seed(0)
     lens = Lens(_random(SWITCHING[family]()))
     texts = [ids(SWITCH - 7), ids(SWITCH + 1, 1), ids(SWITCH, 2), ids(SWITCH + 9, 3)]
     items = lens.read(texts)
-    assert list(lens.batches(items, [0, 2, 1, 3], 8)) == [[0, 2], [1, 3]]
-    list(lens.capture(texts[:1] * 2))  # whose proof says nothing about longer ones
+    lens.sites(items[0])
+    assert list(lens.batches(items, [0, 2, 1, 3], 8)) == [[0], [2], [1], [3]]
     assert_as_alone(lens, texts)
     with pytest.raises(JoinedTextsError, match="longest"):
         lens.run(items)
 
 
-def test_lengths_at_which_positions_change_are_found_at_any_depth():
-    config = hf.LlamaConfig(
-        **_LLAMA, rope_parameters={"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
-    )
-    assert [(limit.length, limit.growing) for limit in length_limits(config)] == [(128, True)]
-    items = [
-        Item({"input_ids": torch.zeros(size)}, {"encoder": ("",) * size})
-        for size in (5, 128, 129, 130, 130)
-    ]
-    classes = [length_class(item, length_limits(config)) for item in items]
-    assert classes == [[128], [128], [129], [130], [130]]
+def test_positions_by_length_are_found_at_any_depth():
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}
+    assert has_positions_by_length(hf.LlamaConfig(**_LLAMA, rope_parameters=rope))
     nested = hf.LlavaConfig(
         text_config=hf.Phi3Config(**{**_LLAMA, **LIMITS}, rope_parameters={**LONG})
     )
-    assert {limit.length for limit in length_limits(nested)} == {SWITCH}
-    assert length_limits(hf.BertConfig()) == []
+    assert has_positions_by_length(nested)
+    assert not has_positions_by_length(hf.BertConfig())
+    assert not has_positions_by_length(hf.LlamaConfig(**_LLAMA))
 
 
 def test_a_text_that_others_change_is_found_out_in_later_batches_too():

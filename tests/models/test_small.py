@@ -14,7 +14,6 @@ from identilens.models.layout import (
     _positions,
     chosen_heads,
     find_site,
-    layers_in_words,
     layers_with_mixers,
     layers_without_attention,
 )
@@ -81,8 +80,6 @@ def test_heads_are_chosen_in_the_order_of_the_calls():
     assert chosen([], None, "cross") == []
     with pytest.raises(InputError, match="layer"):
         chosen(None, [2], None)
-    assert layers_in_words({3, 1, 2}) == "layers 1 to 3"
-    assert layers_in_words({3, 1}) == "attention in layers 1, 3"
 
 
 def test_layers_without_attention_or_with_more_are_named():

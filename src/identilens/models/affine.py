@@ -29,18 +29,16 @@ def channels_last(module: nn.Module, tensor: Tensor) -> Tensor:
     return tensor.mT if is_pointwise(module) else tensor
 
 
-def linear_rows(
-    module: nn.Module, width: int, rows: slice, like: Tensor
-) -> Float[Tensor, "row d_out"]:
-    """Return rows of W, where the module is x W + b for inputs of a width, device and dtype ``like``.
+def linear_weight(module: nn.Module, width: int, like: Tensor) -> Float[Tensor, "d_in d_out"]:
+    """Return W, where the module is x W + b for inputs of a width, device and dtype ``like``.
 
     The weight of a plain linear layer is read. Anything else (adapters, quantised weights, hooks) is run in evaluation
     mode on unit vectors, and the output for zero is subtracted.
     """
     if _is_plain(module):
         weight = tensor_of(module, "weight")
-        return (weight if isinstance(module, Conv1D) else weight.T)[rows]
-    images = _run(module, torch.eye(width, dtype=like.dtype, device=like.device)[rows] * _SIZE)
+        return weight if isinstance(module, Conv1D) else weight.T
+    images = _run(module, torch.eye(width, dtype=like.dtype, device=like.device) * _SIZE)
     return (images - constant(module, width, like)) / _SIZE
 
 
@@ -62,7 +60,7 @@ def is_linear(module: nn.Module, inputs: Float[Tensor, "*batch d_in"]) -> bool:
     ) * seen.std().clamp_min(1e-3)
     given = torch.cat([seen, drawn])
     try:
-        weight = linear_rows(module, width, slice(None), inputs)
+        weight = linear_weight(module, width, inputs)
         bias = constant(module, width, inputs)
         images = _run(module, given)
     except (RuntimeError, TypeError, ValueError, IndexError):

@@ -1,5 +1,6 @@
 """Facts about model families: which are tested, and how many positions they have."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -65,6 +66,19 @@ def refuse_sparse_blocks(model: PreTrainedModel) -> None:
             'no map of queries and keys. Load it with attention_type="original_full": it computes full attention then, '
             "as it does on short texts."
         )
+
+
+def has_positions_by_length(config: Any) -> bool:
+    """Return whether the longest text of a batch sets the rotary positions of all (LongRoPE, dynamic scaling)."""
+    return any(kind == "longrope" or "dynamic" in kind for kind in _rope_types(config.to_dict()))
+
+
+def _rope_types(fields: Mapping[Any, Any]) -> Iterator[str]:
+    for name, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _rope_types(value)
+        elif name in ("rope_type", "type"):
+            yield str(value)
 
 
 def position_limit(config: Any) -> int | None:

@@ -82,7 +82,7 @@ class Head:
     @property
     def output_projection(self) -> Float[Tensor, "d_v d_model"]:
         """W_O, this head's block, without its bias (Brunner: H, Bhardwaj: D)."""
-        return self.site.head_projection(self.head).to(self.values.device)
+        return self.site.output_projection[self.head].to(self.values.device)
 
     @cached_property
     def projected(self) -> ProjectedValues:

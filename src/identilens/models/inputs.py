@@ -155,10 +155,13 @@ class InputReader:
             if self.feature_extractor is None:
                 raise _no_processor("a recording needs a feature_extractor")
             rate = self.feature_extractor.sampling_rate
-            batch = dict(
-                self.feature_extractor(
-                    entry.at(rate).samples, sampling_rate=rate, return_tensors="pt"
+            if entry.rate != rate:
+                raise InputError(
+                    f"the model hears {rate:,} samples per second; the recording has {entry.rate:,}. Convert it: "
+                    f"ffmpeg -i recording.wav -ar {rate} converted.wav"
                 )
+            batch = dict(
+                self.feature_extractor(entry.samples, sampling_rate=rate, return_tensors="pt")
             )
             if self.config.is_encoder_decoder:
                 batch["decoder_input_ids"] = torch.tensor([self._target(None, [0], 0, None)])

@@ -1,7 +1,7 @@
 """A model's run from one of its layers on: earlier layers give what they gave in the model's own run."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from threading import Event, get_ident
 from typing import Any
 
@@ -77,14 +77,21 @@ class LaterLayers:
             self._counts[number] = count
         return self._counts[number]
 
-    @contextmanager
-    def since(self, number: int) -> Iterator[int]:
-        """Let runs begin at the layer of an attention inside the context, and yield how many calls they leave out."""
+    def changed(
+        self, number: int, change: Callable[[AttentionCall, Tensor], None], copies: int = 1
+    ) -> Any:
+        """Return the model's output on copies of the text, where what one attention gives is changed in place."""
         skipped = self.skipped(number)
-        with ExitStack() as stack:
-            if skipped:
-                stack.enter_context(self._from(number))
-            yield skipped
+
+        def handler(call: AttentionCall) -> Tensor:
+            output = call.run()
+            if call.index == number - skipped:
+                output = output.clone()
+                change(call, output)
+            return output
+
+        with self._from(number) if skipped else nullcontext():
+            return self.run(handler, copies)
 
     @contextmanager
     def _from(self, number: int) -> Iterator[None]:

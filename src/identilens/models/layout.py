@@ -1,7 +1,8 @@
 """Where a model's attention happens: one site for each call of the attention function, in call order."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from transformers import PreTrainedModel
 
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.linalg import HALF
-from identilens.models.affine import constant, is_linear, linear_rows
+from identilens.linalg.factor import stored_rank
+from identilens.models.affine import constant, is_linear, linear_weight
 from identilens.models.families import WORKS
 from identilens.models.following import (
     LayerRun,
@@ -76,12 +78,17 @@ class Site:
     @property
     def output_projection(self) -> Float[Tensor, "head d_v d_model"]:
         """Each head's block of the output projection, without its bias (Brunner: H, Bhardwaj: D)."""
-        weight = linear_rows(self.projection, self._width, slice(None), self.value_bias)
+        weight = linear_weight(self.projection, self._width, self.value_bias)
         return (
             weight.expand(self.heads, -1, -1)
             if self.added
             else weight.unflatten(0, (self.heads, -1))
         )
+
+    @cached_property
+    def stacked_rank(self) -> int:
+        """The rank of the output projection, with the blocks of the heads stacked."""
+        return stored_rank(self.output_projection.flatten(0, 1))
 
     @property
     def fixed_projection(self) -> Float[Tensor, "head d_v d_out"]:
@@ -99,12 +106,6 @@ class Site:
     def output_bias(self) -> Float[Tensor, " d_model"]:
         """The output projection of zero."""
         return constant(self.projection, self._width, self.value_bias)
-
-    def head_projection(self, head: int) -> Float[Tensor, "d_v d_model"]:
-        """Return one head's block of the output projection."""
-        size = self.value_bias.shape[-1]
-        rows = slice(None) if self.added else slice(head * size, (head + 1) * size)
-        return linear_rows(self.projection, self._width, rows, self.value_bias)
 
     @property
     def _width(self) -> int:
@@ -282,7 +283,7 @@ def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None 
     indices = {site.layer: index for index, site in enumerate(sites) if site.kind == kind}
     if layer not in indices:
         raise InputError(
-            f"the model has {layers_in_words(indices)}; got {layer}. Layers count from 0."
+            f"the model has attention in layers {sorted(indices)}; got {layer}. Layers count from 0."
         )
     heads = sites[indices[layer]].heads
     if not 0 <= head < heads:
@@ -290,14 +291,6 @@ def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None 
             f"layer {layer} has heads 0 to {heads - 1}; got {head}. Heads count from 0."
         )
     return indices[layer]
-
-
-def layers_in_words(numbers: Collection[int]) -> str:
-    """Return the layers with attention in words, for messages."""
-    ordered = sorted(numbers)
-    if ordered == list(range(ordered[0], ordered[-1] + 1)):
-        return f"layers {ordered[0]} to {ordered[-1]}"
-    return f"attention in layers {', '.join(map(str, ordered))}"
 
 
 def chosen_heads(

@@ -7,7 +7,7 @@ from inspect import signature
 from typing import Any, Literal, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import PreTrainedModel
 
 from identilens.errors import (
@@ -17,10 +17,9 @@ from identilens.errors import (
     NumericalError,
     UnsupportedModelError,
 )
-from identilens.linalg.factor import stored_rank
 from identilens.models.capture import CapturedText, Collector, Lengths, intercepting, split_states
 from identilens.models.explaining import MODELS_RAISE, explained
-from identilens.models.families import refuse_sparse_blocks
+from identilens.models.families import has_positions_by_length, refuse_sparse_blocks
 from identilens.models.following import is_attention
 from identilens.models.identity import digest_of, state_of, unwrapped
 from identilens.models.inputs import InputReader, Item, collate
@@ -33,10 +32,9 @@ from identilens.models.layout import (
     routes_of,
 )
 from identilens.models.offloading import device_of, refuse_without_values
-from identilens.models.positions import apart, length_limits
 from identilens.models.proof import NOISE, ONE_TEXT, Check, Proof
 from identilens.models.sequences import position_names
-from identilens.models.substitution import ModelRun, Replacements, Substitution, own_labels
+from identilens.models.substitution import ModelRun, Replacements, Substitution, text_losses
 from identilens.models.windows import by_text
 
 T = TypeVar("T")
@@ -109,7 +107,6 @@ class Lens:
         self._joins_texts = False
         self._sites: tuple[Site, ...] | None = None
         self._sites_of: tuple | None = None
-        self._ranks_of, self._ranks = "", dict[Site, int]()
 
     def __repr__(self) -> str:
         counts = Counter(site.kind for site in self._sites or ())
@@ -142,16 +139,7 @@ class Lens:
 
         Every tensor is read each time, because weights can change unnoticed; it is read on its device.
         """
-        digest = digest_of(self.model)
-        if self._ranks_of != digest:
-            self._ranks_of, self._ranks = digest, {}
-        return digest
-
-    def stacked_rank(self, site: Site) -> int:
-        """Return the rank of a layer's output projection with the heads' blocks stacked, as of the last `digest`."""
-        if site not in self._ranks:
-            self._ranks[site] = stored_rank(site.output_projection.flatten(0, 1))
-        return self._ranks[site]
+        return digest_of(self.model)
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -217,7 +205,7 @@ class Lens:
                 with explained(type(self.model).__name__):
                     self._sites = self._discovered(item)
             self._sites_of = weights
-            self._joins_texts |= any(site.chooses for site in self._sites)
+            self._joins_texts |= self._heeds_longest
         return self._sites
 
     def _discovered(self, item: Item) -> tuple[Site, ...]:
@@ -385,10 +373,9 @@ class Lens:
 
         Texts of which one runs otherwise in a batch than alone come one by one: the first batch of its kind is proven.
         """
-        limits = length_limits(self.model.config)
         batch: list[int] = []
         for number in order:
-            if batch and (len(batch) == size or apart([items[batch[0]], items[number]], limits)):
+            if batch and (len(batch) == size or items[batch[0]].shapes != items[number].shapes):
                 yield from self._separated(items, batch)
                 batch = []
             batch.append(number)
@@ -409,26 +396,24 @@ class Lens:
 
     def _refuse_mixed(self, items: Sequence[Item]) -> None:
         """Raise for several texts of which each would run otherwise if it were alone."""
-        if len(items) == 1:
-            return
-        who = f"{type(self.model).__name__} ({self.model.config.model_type})"
-        if any(site.chooses for site in self._sites or ()):
+        if len(items) > 1 and (self._heeds_longest or len({item.shapes for item in items}) > 1):
             raise JoinedTextsError(
-                f"{who} chooses the keys of each query by rank, and ties depend on the padding. {ONE_TEXT}"
+                f"{type(self.model).__name__} ({self.model.config.model_type}) cannot run these texts in one batch: "
+                "their inputs differ in shape, or the longest changes the others (it sets their rotary positions, or "
+                f"padding decides which keys of equal rank they choose). {ONE_TEXT}"
             )
-        if apart(items, length_limits(self.model.config)):
-            lengths = sorted(item.length for item in items)
-            raise JoinedTextsError(
-                f"{who} cannot run these texts, of {lengths[0]} to {lengths[-1]} tokens, in one batch: their inputs "
-                f"differ in shape, or the longest changes the rotary positions of the others. {ONE_TEXT}"
-            )
+
+    @property
+    def _heeds_longest(self) -> bool:
+        """Whether the longest text of a batch changes the others; known after `sites`."""
+        chooses = any(site.chooses for site in self._sites or ())
+        return chooses or has_positions_by_length(self.model.config)
 
     def substitute(
         self,
         replacements: Replacements,
         text: Any,
         *,
-        labels: Tensor | Sequence[int] | int | None = None,
         max_length: int | None = None,
     ) -> ModelRun:
         """Return the model's result on a text when some heads have the given weights.
@@ -442,7 +427,6 @@ class Lens:
                 a whole map [query, key], or `Rows` for some of its queries. Any finite numbers that are zero on hidden
                 keys are allowed, also effective attention, which is not a distribution.
             text: One text, pair, list of token ids, or image; see `InputReader.read`.
-            labels: Labels for the loss; for language models the text itself by default.
             max_length: Cut a longer text to this many tokens.
 
         Raises:
@@ -456,14 +440,10 @@ class Lens:
                 f"weights belong to one text; got {len(items)} texts. Call substitute for each of them."
             )
         item = items[0]
-        targets = own_labels(self.model, item) if labels is None else torch.as_tensor(labels)
-        options: dict[str, Any] = {"output_hidden_states": True}
-        if targets is not None:
-            options["labels"] = targets[None].to(self.device)
-        handler = Substitution(self.sites(item), replacements)
-        output = self.run([item], handler, whole=True, changes=bool(replacements), **options)
-        states = split_states(output, Lengths([item]), 0)
-        logits, loss = output.get("logits"), output.get("loss")
-        return ModelRun(
-            states, None if logits is None else logits[0], None if loss is None else float(loss)
-        )
+        options = {"whole": True, "changes": bool(replacements), "output_hidden_states": True}
+        output = self.run([item], Substitution(self.sites(item), replacements), **options)
+        states, logits = split_states(output, Lengths([item]), 0), output.get("logits")
+        if logits is None:
+            return ModelRun(states, None, None)
+        losses = text_losses(self.model, item, logits)
+        return ModelRun(states, logits[0], None if losses is None else float(losses))

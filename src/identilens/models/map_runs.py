@@ -98,14 +98,10 @@ class MapRuns:
     def _run(self, changes: Sequence[Rows]) -> Any:
         head, self._reached = self._head, False
 
-        def handler(call: AttentionCall) -> Tensor:
-            output = call.run()
-            if call.index != self._site - skipped:
-                return output
-            self._reached, output = True, output.clone()
+        def put(call: AttentionCall, output: Tensor) -> None:
+            self._reached = True
             for number, rows in enumerate(changes):
                 put_rows(output, number, rows, head.site, head.head, call)
-            return output
 
-        with self._later.since(self._site) as skipped, explained(type(self._lens.model).__name__):
-            return self._later.run(handler, len(changes))
+        with explained(type(self._lens.model).__name__):
+            return self._later.changed(self._site, put, len(changes))

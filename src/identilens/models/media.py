@@ -2,7 +2,6 @@
 
 import warnings
 from dataclasses import dataclass
-from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,6 @@ from jaxtyping import Float32
 from scipy.io import wavfile
 
 from identilens.errors import InputError
-
-_HIGHEST = 1_000_000
-"""Largest rate of a recording; the filters for others would take much memory."""
 
 
 @dataclass(frozen=True)
@@ -28,30 +24,12 @@ class Audio:
         >>> import identilens as idl
         >>> import numpy as np
         >>> tone = idl.Audio(np.sin(np.arange(8000, dtype=np.float32)), rate=8000)
-        >>> len(tone.at(16000).samples)
-        16000
+        >>> len(tone.samples) / tone.rate
+        1.0
     """
 
     samples: Float32[np.ndarray, " sample"]
     rate: int
-
-    def at(self, rate: int) -> "Audio":
-        """Return the recording with another number of samples per second.
-
-        Raises:
-            InputError: For a rate that no recording has.
-        """
-        if not 1 <= min(rate, self.rate) <= max(rate, self.rate) <= _HIGHEST:
-            raise InputError(
-                f"expected rates from 1 to {_HIGHEST:,} samples per second; got {self.rate} and {rate}."
-            )
-        if rate == self.rate:
-            return self
-        from scipy.signal import resample_poly  # here: it takes half a second
-
-        common = gcd(rate, self.rate)
-        changed = resample_poly(self.samples, rate // common, self.rate // common)
-        return Audio(np.asarray(changed, dtype=np.float32), rate)
 
 
 def read_audio(file: str | Path) -> Audio:

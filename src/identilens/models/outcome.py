@@ -137,20 +137,15 @@ class Answer:
         own = self._entries_of(later.own)
         copies, found = [self.item] * len(heads), []
         most = max(1, min(_AT_ONCE, _LOGITS // max(1, self.item.length * own.shape[1])))
-        batches = [*self.lens.batches(copies, range(len(heads)), most)]
-        with later.since(number) as skipped:
-            for batch in batches:
+        for batch in self.lens.batches(copies, range(len(heads)), most):
 
-                def removed(call: AttentionCall, batch: Sequence[int] = batch) -> Tensor:
-                    output = call.run()
-                    if call.index == number - skipped:
-                        remains, output = _left(output, left), output.clone()
-                        for place, copy in enumerate(batch):
-                            output[place, :, heads[copy]] = remains[place, :, heads[copy]]
-                    return output
+            def remove(_call: AttentionCall, output: Tensor, batch: Sequence[int] = batch) -> None:
+                for place, copy in enumerate(batch):
+                    removed = output[place, :, heads[copy]]
+                    removed.copy_(removed.mean(0) if left == "mean" else torch.zeros_like(removed))
 
-                run = self._run(removed, [self.item] * len(batch))
-                found += [measure(self._entries_of(run, place), own) for place in range(len(batch))]
+            run = later.changed(number, remove, len(batch))
+            found += [measure(self._entries_of(run, place), own) for place in range(len(batch))]
         return found
 
     @cached_property
@@ -314,10 +309,8 @@ class Answer:
     def given(self, replacements: Replacements) -> Float[Tensor, "position entry"]:
         """Return the logits, or the final hidden states, when heads have other weights."""
         handler = Substitution(self.lens.sites(self.item), replacements)
-        return self._entries_of(self._run(handler, [self.item]))
-
-    def _run(self, handler: Handler, items: Sequence[Item]) -> Any:
-        return self.lens.run(items, handler, whole=True, changes=True, **self._wanted)
+        run = self.lens.run([self.item], handler, whole=True, changes=True, **self._wanted)
+        return self._entries_of(run)
 
     @property
     def _wanted(self) -> dict[str, bool]:
@@ -368,11 +361,3 @@ def _backward(
 ) -> Float[Tensor, "tangent position entry"]:
     """Return the derivative of an outcome by reverse mode, one pass an entry."""
     return torch.func.jacrev(outcome, chunk_size=1)(at).flatten(2).movedim(2, 0)
-
-
-def _left(
-    output: Float[Tensor, "batch query head d_v"], left: Left
-) -> Float[Tensor, "batch query head d_v"]:
-    if left == "zero":
-        return torch.zeros_like(output)
-    return output.mean(1, keepdim=True).expand_as(output)

@@ -24,9 +24,6 @@ from identilens.models.sequences import Kind
 Address = tuple[int, int] | tuple[int, int, Kind]
 """A head: layer, number, and its kind if the model has several."""
 
-IGNORED = -100
-"""Label of a position that does not count in the loss, as in transformers."""
-
 
 @dataclass(frozen=True)
 class Rows:
@@ -40,7 +37,7 @@ class Rows:
 class ModelRun:
     """A model's result on one text: embedding output and every layer's output by sequence, and its task head's output.
 
-    ``logits`` are None for a model without a head, ``loss`` is None without labels.
+    ``logits`` are None for a model without a head, ``loss`` is that of a language model on the text itself.
     """
 
     hidden_states: dict[str, Float[Tensor, "layer position d_model"]]
@@ -129,44 +126,26 @@ def _check_rows(rows: Rows, site: Site, head: int, call: AttentionCall) -> None:
             )
 
 
-def own_labels(model: PreTrainedModel, item: Item) -> Tensor | None:
-    """Return the labels that give a language model's loss on the text itself; None for other models."""
-    tensors = item.tensors
-    # Encoder–decoders come first, because some of them are also listed as masked language models.
-    if (
-        _one_of(model, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
-        and "decoder_input_ids" in tensors
-    ):
-        return torch.cat([tensors["decoder_input_ids"][1:], torch.full((1,), IGNORED)])
-    causal_or_masked = _one_of(
-        model, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    )
-    return tensors.get("input_ids") if causal_or_masked else None
-
-
 def text_losses(
     model: PreTrainedModel, item: Item, logits: Float[Tensor, "change *shape"]
 ) -> Float[Tensor, " change"] | None:
     """Return a language model's mean cross-entropy on the text itself for each element of a batch of its logits.
 
-    None for other models. Causal models predict the next token.
+    None for other models. Causal models and decoders predict the next token, masked ones that of each position.
     """
-    labels = own_labels(model, item)
-    if labels is None or logits.ndim != 3:
+    # Some encoder–decoders are also listed as masked language models.
+    decodes = _one_of(model, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
+    masked = not decodes and _one_of(model, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+    ids = item.tensors.get("decoder_input_ids" if decodes else "input_ids")
+    known = decodes or masked or _one_of(model, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+    if not known or ids is None or logits.ndim != 3:
         return None
-    if not _one_of(
-        model, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    ):
-        logits, labels = logits[:, :-1], labels[1:]
-    return torch.stack(
-        [cross_entropy(one, labels.to(one.device), ignore_index=IGNORED) for one in logits.double()]
-    )
+    if not masked:
+        logits, ids = logits[:, :-1], ids[1:]
+    return torch.stack([cross_entropy(one, ids.to(one.device)) for one in logits.double()])
 
 
-def _one_of(model: PreTrainedModel, *mappings: Any) -> bool:
+def _one_of(model: PreTrainedModel, mapping: Any) -> bool:
     name = type(model).__name__
-    return any(
-        name in ((names,) if isinstance(names, str) else names)
-        for m in mappings
-        for names in m.values()
-    )
+    classes = mapping.values()
+    return any(name == one or (isinstance(one, tuple) and name in one) for one in classes)

@@ -175,7 +175,7 @@ class Auditor:
             columns = scalars(measures).split(len(texts) * layer.heads, 1)
             for number, one in enumerate(sites):
                 self._certify(layer, number, measures, asked)
-                rank = {"stacked_rank": self.lens.stacked_rank(one)}
+                rank = {"stacked_rank": one.stacked_rank}
                 tokens = [side.tokens for side in keys]
                 rows = LayerRows(texts, one, counts | rank, columns[number], tokens)
                 self._layers.append((cut_calls[number].index, rows))

@@ -11,7 +11,6 @@ import numpy as np
 from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS
 from identilens.models.interface import evaluation_mode
-from identilens.models.layout import layers_in_words
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.runs.provenance import Identity
@@ -96,7 +95,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         available = sorted({site.layer for site in sites})
         if missing := sorted(set(settings.layers or ()) - set(available)):
             raise InputError(
-                f"the model has {layers_in_words(available)}; got {missing}. Layers count from 0."
+                f"the model has attention in layers {available}; got {missing}. Layers count from 0."
             )
         drawn = self._drawn = _Drawn.of(self.items, settings)
         self.auditor = Auditor(
