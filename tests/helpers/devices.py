@@ -143,7 +143,6 @@ def _measured(device):
         "order": lambda: attention.certify_row(A[3], T).above,
         "certain mass": lambda: attention.certain_mass(seen, T, visible=causal),
         "mass within a tolerance": lambda: attention.certain_mass(A, T, tolerance=0.01),
-        "bounds": lambda: attention.certain_mass_bounds(A, T, tolerances=(0.0, 0.01)).lo,
         "functional": lambda: attention.functional_interval(A[3], T, torch.eye(8).to(device)).lo,
         "far": lambda: attention.far_alternatives(A, T, generator=torch.Generator().manual_seed(0)),
         "effective": lambda: attention.effective_attention(T, weights=A).effective,

@@ -11,7 +11,6 @@ from identilens.linalg.projected import ProjectedValues
 from identilens.measures.attention import (
     attention_intervals,
     certain_mass,
-    certain_mass_bounds,
     certify_row,
     effective_attention,
     functional_interval,
@@ -83,7 +82,6 @@ INPUTS = {
         lambda: effective_attention(T, weights=A, visible=torch.ones(6, 6)),
     ],
     "functional": [lambda: functional_interval(A[0], T, torch.ones(6))],
-    "round": [lambda: certain_mass_bounds(A, T, rounds=0)],
     "as many queries": [lambda: effective_attention(T, weights=A[:3], visible="causal")],
     "at least one key": [
         lambda: effective_attention(T[:0], weights=A[:, :0]),

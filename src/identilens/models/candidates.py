@@ -1,6 +1,7 @@
 """States of every token of the vocabulary after the same beginning, which runs once."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from inspect import signature
 from typing import Any, Literal
@@ -105,7 +106,8 @@ class Candidates:
             raise UnsupportedModelError(
                 f"{self.name} has no cache of keys and values with one entry for each token; use stored='states'."
             )
-        depth = len(self._run(ids[None])) - 1
+        plain = self._run(ids[None])
+        depth = len(plain) - 1
         known = range(depth + 1)
         self.layers = tuple(known if layers is None else layers)
         if missing := sorted(set(self.layers) - set(known)):
@@ -113,7 +115,19 @@ class Candidates:
             raise InputError(
                 f"the model has {what} of layers 0 to {depth}; got {missing}. Pass layers=... of these."
             )
-        self._find_end(ids, paths)
+        # One layer at least: a cache without entries does not tell positions.
+        deepest = max(1, max(self.layers) + (stored == "cache"))
+        lists = [] if "" in paths else [lens.body.get_submodule(path) for path in paths]
+        blocks = [*lists[0].children()] if len(lists) == 1 else []
+        if deepest >= len(blocks):
+            return
+        # The inputs of layers are the hidden states, if a pass can end before the last one.
+        self._blocks = blocks[: deepest + 1]
+        with suppress(UnsupportedModelError, *MODELS_RAISE):
+            early = self._run(ids[None])
+            if len(early) > max(self.layers) and all(map(torch.equal, early, plain)):
+                return
+        self._blocks = []
 
     def _has_cache(self, ids: Int[Tensor, " token"]) -> bool:
         """Return whether states with the model's cache are those without."""
@@ -133,24 +147,6 @@ class Candidates:
 
     def _empty(self) -> DynamicCache:
         return DynamicCache(config=self.lens.body.config)
-
-    def _find_end(self, ids: Int[Tensor, " token"], paths: set[str]) -> None:
-        """Find the layers' modules whose inputs are the hidden states, if a pass can end before the last one."""
-        # One layer at least: a cache without entries does not tell positions.
-        deepest = max(1, max(self.layers) + (self.stored == "cache"))
-        if len(paths) != 1 or "" in paths:
-            return
-        blocks = [*self.lens.body.get_submodule(paths.pop()).children()]
-        if deepest >= len(blocks):
-            return
-        whole = self._run(ids[None])
-        self._blocks = blocks[: deepest + 1]
-        try:
-            early = self._run(ids[None])
-        except (UnsupportedModelError, *MODELS_RAISE):
-            early = []
-        if len(early) <= max(self.layers) or not all(map(torch.equal, early, whole)):
-            self._blocks = []
 
     @torch.no_grad()
     def _run(

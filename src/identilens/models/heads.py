@@ -18,6 +18,9 @@ from identilens.models.layout import Site
 from identilens.models.placing import to_processor
 from identilens.models.sequences import Kind
 
+Map = Float[Tensor, "row key"]
+"""A number of each key in each row."""
+
 
 @dataclass(frozen=True)
 class Head:
@@ -44,10 +47,10 @@ class Head:
     keys: Float[Tensor, "key d_k"]
     values: Float[Tensor, "key d_v"]
     head_output: Float[Tensor, "query d_v"]
-    weights: Float[Tensor, "row key"] | None
+    weights: Map | None
     visible: Bool[Tensor, "row key"] | None
     scaling: float
-    bias: Float[Tensor, "row key"] | None
+    bias: Map | None
     softcap: float | None
     group: int
     sink: bool = False
@@ -119,7 +122,7 @@ class Head:
         return [(slice(place, place + 1), self.at(query)) for place, query in enumerate(queries)]
 
     @cached_property
-    def attention(self) -> Float[Tensor, "row key"]:
+    def attention(self) -> Map:
         """A in float64: `recomputed` if the family's weights equal that up to rounding, else the family's weights.
 
         Raises:
@@ -138,7 +141,7 @@ class Head:
         return self.family_weights.double()
 
     @cached_property
-    def effective(self) -> Float[Tensor, "row key"]:
+    def effective(self) -> Map:
         """Effective attention in float64: the part of A that the output depends on (Brunner et al. 2020, Eq. 9)."""
         return self.projected.effective(self.attention, self.visible)
 
@@ -151,7 +154,7 @@ class Head:
         )
 
     @cached_property
-    def recomputed(self) -> Float[Tensor, "row key"]:
+    def recomputed(self) -> Map:
         """softmax(s Q Kᵀ + bias) in float64, with the family's soft cap if it has one.
 
         The logits have the rank of Q Kᵀ. Weights that the model's precision rounds to zero stay positive.
@@ -165,7 +168,7 @@ class Head:
         return not self.sink and bool(follow_logits(*given, self.scaling, self.visible))
 
     @cached_property
-    def logits(self) -> Float[Tensor, "row key"]:
+    def logits(self) -> Map:
         """S Q Kᵀ + bias in float64, with the family's soft cap if it has one."""
         return attention_logits(self._asking, self.keys, self.scaling, self.bias, self.softcap)
 
@@ -174,7 +177,7 @@ class Head:
         return self.queries if self.rows is None else self.queries[list(self.rows)]
 
     @property
-    def family_weights(self) -> Float[Tensor, "row key"]:
+    def family_weights(self) -> Map:
         """A in the model's own precision, as it was multiplied with the values.
 
         Raises:
@@ -213,7 +216,7 @@ class Head:
 
     def distributions(
         self, T: ProjectedValues
-    ) -> tuple[Float[Tensor, "row key"], ProjectedValues, Bool[Tensor, "row key"] | None]:
+    ) -> tuple[Map, ProjectedValues, Bool[Tensor, "row key"] | None]:
         """Return rows that sum to 1, T of their keys, and which keys they see: a sink is one more key, of value zero.
 
         It takes part in the softmax as any key does, however little attention it gets.
@@ -227,7 +230,7 @@ class Head:
         visible = None if self.visible is None else pad(self.visible, (0, 1), value=True)
         return torch.cat([self.attention, rest], -1), T.with_sink(), visible
 
-    def output_error(self, weights: Float[Tensor, "row key"]) -> float:
+    def output_error(self, weights: Map) -> float:
         """Return ‖(A' − A) T‖_F / ‖A T‖_F of other weights A'."""
         compact = self.projected.compact
         lost = torch.linalg.matrix_norm((weights - self.attention) @ compact)

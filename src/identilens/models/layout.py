@@ -132,7 +132,7 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
             f"{type(model).__name__} chooses the keys of each query by rank, and in half precision a rounding chooses "
             'others. Load it with dtype="float32" (--dtype float32).'
         )
-    sites = []
+    sites, mixing = [], dict[LayerRun | None, bool]()
     for meeting, number in zip(watch.meetings, _numbers(model, watch.meetings), strict=True):
         site = _site(model, names[meeting.module], meeting, number)
         if not adds_up(model, site.projection, meeting, watch.meetings, forward):
@@ -141,16 +141,12 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, 
                 f"output projection ({type(site.projection).__name__}) something else reads what the heads mix, or "
                 "their sum is changed by more than a residual connection or norm. Choose a model of another family."
             )
-        sites.append(site)
-    layers = dict.fromkeys(meeting.layer for meeting in watch.meetings)
-    mixing = {
-        layer
-        for layer in layers
-        if layer
-        and mixes_otherwise(model, layer, [one for one in watch.meetings if one.layer is layer])
-    }
-    pairs = zip(sites, watch.meetings, strict=True)
-    return tuple(replace(site, mixer=meeting.layer in mixing) for site, meeting in pairs)
+        layer = meeting.layer
+        if layer and layer not in mixing:
+            same = [one for one in watch.meetings if one.layer is layer]
+            mixing[layer] = mixes_otherwise(model, layer, same)
+        sites.append(replace(site, mixer=mixing.get(layer, False)))
+    return tuple(sites)
 
 
 def routes_of(sites: Sequence[Site]) -> dict[int, Route]:

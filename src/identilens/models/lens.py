@@ -1,6 +1,5 @@
 """A model with its tokenizer, and methods to capture its internals while it runs."""
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from inspect import signature
@@ -109,11 +108,9 @@ class Lens:
         self._sites_of: tuple | None = None
 
     def __repr__(self) -> str:
-        counts = Counter(site.kind for site in self._sites or ())
-        layers = "".join(f"; {kind}: {count} layers" for kind, count in counts.items())
         model = f"{type(self.model).__name__}, {self.model.config.model_type}"
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"Lens({self.name!r}: {model}, {dtype} on {self.device}{layers})"
+        return f"Lens({self.name!r}: {model}, {dtype} on {self.device})"
 
     @property
     def device(self) -> torch.device:

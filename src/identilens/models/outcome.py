@@ -30,6 +30,9 @@ from identilens.models.substitution import Address, ModelRun, Replacements, Rows
 Left = Literal["zero", "mean"]
 """What is left of a head that is removed: nothing, or at each row the mean of its output over the rows of the text."""
 
+Entries = Float[Tensor, "position entry"]
+"""The logits, or the final hidden states, at the positions that count."""
+
 Measure = Callable[[Tensor, Tensor], Any]
 """What is measured of an outcome after a change and before it."""
 
@@ -69,7 +72,7 @@ class Answer:
     following: Sequence[int] = ()
 
     @cached_property
-    def own(self) -> Float[Tensor, "position entry"]:
+    def own(self) -> Entries:
         """The logits, or the final hidden states, of the model as it is."""
         return self.given({})
 
@@ -80,9 +83,7 @@ class Answer:
         """
         return self.between(self.given(replacements), self.own)
 
-    def between(
-        self, after: Float[Tensor, "position entry"], before: Float[Tensor, "position entry"]
-    ) -> float:
+    def between(self, after: Entries, before: Entries) -> float:
         """Return the change of the outcome after a change and before it, as `change` does."""
         if self.outcome == "states":
             before = before.double()
@@ -93,7 +94,7 @@ class Answer:
             nats += float((before.exp() * (before - changed)).sum())
         return max(0.0, nats)
 
-    def likelihoods(self, entries: Float[Tensor, "position entry"]) -> Float[Tensor, " following"]:
+    def likelihoods(self, entries: Entries) -> Float[Tensor, " following"]:
         """Return the logarithm of the probability of each token that follows, by logits, in nats."""
         each = entries[: len(self.following)].double().log_softmax(-1)
         return each[range(len(each)), list(self.following)].cpu()
@@ -106,7 +107,7 @@ class Answer:
         """Return whether the largest entry of every position, the most likely token or class, is the same in a run."""
         return bool((self._of(run).argmax(-1) == self.own.argmax(-1)).all())
 
-    def _of(self, run: ModelRun) -> Float[Tensor, "position entry"]:
+    def _of(self, run: ModelRun) -> Entries:
         states = run.hidden_states
         return self._entries(
             run.logits, states["decoder" if "decoder" in states else "encoder"][-1]
@@ -189,9 +190,7 @@ class Answer:
         ]
         return [square.sqrt() for square in squares] if self.outcome == "states" else squares
 
-    def _probe(
-        self, own: Float[Tensor, "position entry"], generator: torch.Generator
-    ) -> Float[Tensor, "position entry"]:
+    def _probe(self, own: Entries, generator: torch.Generator) -> Entries:
         """Return L ε of the entries, for one random ε: L Lᵀ is the metric of the outcome."""
         length, probe = own.double().norm().clamp_min(1e-300), []
         for part in own.split(_POSITIONS):
@@ -222,7 +221,7 @@ class Answer:
         return root.unflatten(0, shape), slope.unflatten(0, shape)
 
     def _metric(
-        self, moves: Float[Tensor, "move position entry"], at: Float[Tensor, "position entry"]
+        self, moves: Float[Tensor, "move position entry"], at: Entries
     ) -> Float[Tensor, "move move"]:
         """Return the products of all moves of the outcome in its metric, near the outcome ``at``."""
         metric = torch.zeros(len(moves), len(moves), dtype=torch.float64, device=at.device)
@@ -299,14 +298,14 @@ class Answer:
         """The change of the outcome that single precision, in which it is derived, makes by itself: see `between`."""
         return self.between(self._entries_of(self._text.own), self.own)
 
-    def _since(self, handler: Handler, start: int) -> Float[Tensor, "position entry"]:
+    def _since(self, handler: Handler, start: int) -> Entries:
         """Return the outcome from a position on."""
         later, places = self.positions, range(-start, self.item.length - start)
         if start and later:
             later = [places[one] for one in later if places[one] >= 0]
         return replace(self, positions=later)._entries_of(self._text.run(handler, start))
 
-    def given(self, replacements: Replacements) -> Float[Tensor, "position entry"]:
+    def given(self, replacements: Replacements) -> Entries:
         """Return the logits, or the final hidden states, when heads have other weights."""
         handler = Substitution(self.lens.sites(self.item), replacements)
         run = self.lens.run([self.item], handler, whole=True, changes=True, **self._wanted)
@@ -317,13 +316,13 @@ class Answer:
         """What the model is asked for beside its logits."""
         return {"output_hidden_states": self.outcome == "states"}
 
-    def _entries_of(self, run: Any, place: int = 0) -> Float[Tensor, "position entry"]:
+    def _entries_of(self, run: Any, place: int = 0) -> Entries:
         logits = run.get("logits")
         given = (run.get(name) for name in _STATES if run.get(name))
         last = next((states[-1][place] for states in given), None)
         return self._entries(None if logits is None else logits[place], last)
 
-    def _entries(self, logits: Any, last: Tensor | None) -> Float[Tensor, "position entry"]:
+    def _entries(self, logits: Any, last: Tensor | None) -> Entries:
         if self.outcome == "states":
             if last is None:
                 raise no_states(type(self.lens.model).__name__)
@@ -340,7 +339,7 @@ class Answer:
             )
         return logits[None] if logits.ndim == 1 else self._chosen(logits.flatten(0, -2))
 
-    def _chosen(self, entries: Float[Tensor, "all entry"]) -> Float[Tensor, "position entry"]:
+    def _chosen(self, entries: Float[Tensor, "all entry"]) -> Entries:
         return entries if self.positions is None else entries[list(self.positions)]
 
 

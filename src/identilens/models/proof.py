@@ -40,9 +40,6 @@ ONE_TEXT = "Give one text, picture or recording at a time (a batch of one)."
 _CALLS = "attention calls are those found"
 _CUT = "padding is cut away"
 _OWN = "captured attention is the model's own"
-_ROWS = "attention rows are the texts"
-_HIDDEN = "hidden keys have no weight"
-_LONE = "a text in a batch is as it is alone"
 _LONE_NOISE = 10
 """Multiple of `NOISE` by which a text may differ alone, where its matrices have other shapes and round otherwise."""
 
@@ -128,9 +125,7 @@ class Proof:
         error = deviation(plain, captured, self.lengths, self.items)
         if not error <= self.noise:
             error = deviation(plain, repeat(AttentionCall.run), self.lengths, self.items)
-        remark = "relative, by text"
-        if not error <= self.noise:
-            remark = f"{remark}; does the model draw random numbers, or overflow in half precision?"
+        remark = "relative, by text; if it is large: does the model draw random numbers, or overflow in half precision?"
         self._note("outputs unchanged by capture", error, self.noise, remark)
 
     def alone(self, call: AttentionCall) -> Tensor:
@@ -140,7 +135,8 @@ class Proof:
             rows, before = self._rows.pop(call.index)
             after = own[0, rows].double()
             error = relative(after, before) if after.shape == before.shape else 1.0
-            self._note(_LONE, error, _LONE_NOISE * self.noise, f"relative, {who}", ONE_TEXT)
+            name = "a text in a batch is as it is alone"
+            self._note(name, error, _LONE_NOISE * self.noise, f"relative, {who}", joined=True)
         return own
 
     def _note(
@@ -149,19 +145,20 @@ class Proof:
         figure: Number,
         limit: Number,
         remark: str,
-        remedy: str = _OTHER_MODEL,
+        joined: bool = False,
     ) -> None:
         check = Check(name, figure, limit, remark)
         before = self.checks.get(name)
         # Nothing is worse than a figure that is not a number.
         if before is None or isnan(check.figure) or check.figure > before.figure:
             self.checks[name] = check
-        if not check.passed and (self.strict or remedy == ONE_TEXT):
-            self._refuse(check, remedy)
+        if not check.passed and (self.strict or joined):
+            self._refuse(check, joined)
 
-    def _refuse(self, check: Check, remedy: str = _OTHER_MODEL) -> NoReturn:
-        joined = remedy == ONE_TEXT and len(self.items) > 1
-        raise (JoinedTextsError if joined else UnsupportedModelError)(
+    def _refuse(self, check: Check, joined: bool = False) -> NoReturn:
+        """Raise for a check that failed; one that fails where texts are ``joined`` may pass for one text."""
+        several, remedy = joined and len(self.items) > 1, ONE_TEXT if joined else _OTHER_MODEL
+        raise (JoinedTextsError if several else UnsupportedModelError)(
             f"{self.model} cannot be captured faithfully: the check {check.name!r} failed with {check.figure:.3g} "
             f"(limit {check.limit:.3g}; {check.remark}). {remedy}"
         )
@@ -182,8 +179,11 @@ class Proof:
             with Exact(torch.float32):
                 reference = call.attend(rows)[0]
         for text in range(len(self.items)):
-            found = own[text, rows], output[text], reference[text], weights[text]
-            self._check_text(call, text, rows, found)
+            kept, columns = self.lengths.of(text, self.sites[call.index].kind, call)
+            places = [row for row in rows if row < kept]
+            here = slice(len(places))
+            outputs = own[text, places], output[text, here], reference[text, here]
+            self._check_text(call, text, places, columns, weights[text][:, here], *outputs)
 
     def _check_layout(self, call: AttentionCall) -> None:
         batch = call.query.shape[0]
@@ -193,7 +193,9 @@ class Proof:
             self._refuse(Check(_CALLS, call.index, len(self.sites) - 1, remark))
         if batch != len(self.items):
             remark = f"rows of the attention batch; {who} attends in windows or tiles that are not mapped to texts"
-            self._refuse(Check(_ROWS, batch, len(self.items), remark), ONE_TEXT)
+            self._refuse(
+                Check("attention rows are the texts", batch, len(self.items), remark), True
+            )
         sequence = sides(self.sites[call.index].kind, self.items[0].tokens).query
         texts = all(map(is_per_token, self.items[0].tensors))
         if (
@@ -202,7 +204,7 @@ class Proof:
             and not self.lengths.counted(sequence, call.query.shape[2])
         ):
             remark = f"queries that are no tokens, {who}"
-            self._refuse(Check(_CUT, call.query.shape[2], 0, remark), ONE_TEXT)
+            self._refuse(Check(_CUT, call.query.shape[2], 0, remark), True)
         if call.mask is not None and call.mask.ndim != 4:
             remark = f"axes of the mask, {who}"
             self._refuse(Check("masks say who sees whom", call.mask.ndim, 4, remark))
@@ -211,15 +213,12 @@ class Proof:
         self,
         call: AttentionCall,
         text: int,
-        rows: list[int],
-        found: tuple[Tensor, Tensor, Tensor, Tensor],
+        places: list[int],
+        columns: int,
+        weights: Float[Tensor, "head row key"],
+        *outputs: Float[Tensor, "row head d_v"],
     ) -> None:
-        kind = self.sites[call.index].kind
-        kept, columns = self.lengths.of(text, kind, call)
-        places = [row for row in rows if row < kept]
-        here = slice(len(places))
-        own, output, reference = (one[here].double() for one in found[:3])
-        weights = found[3][:, here]
+        own, output, reference = (one.double() for one in outputs)
         if not bool(torch.isfinite(own.sum())) or not len(own):
             self.finite &= bool(torch.isfinite(own.sum()))
             # Masks of minus infinity on every key of a query are read as the least number.
@@ -248,18 +247,19 @@ class Proof:
             seen = visible[text].clone()
         seen[:, columns:] = False
         self._note(
-            _HIDDEN,
+            "hidden keys have no weight",
             float((weights * ~seen).abs().max()),
             0.0,
             "largest weight on padding or a masked key",
         )
+        kind = self.sites[call.index].kind
         sequence = sides(kind, self.items[text].tokens).key
         if kind == "cross" or self.lengths.counted(sequence, call.key.shape[2]):
             return
         visible = call.visible()
         unseen = 0 if visible is None else int((~visible[text].any(0)).sum())
-        remedy = "Give recordings and images without padding, one at a time (a batch of one)."
-        self._note(_CUT, unseen, 0.0, "positions that no query sees", remedy)
+        remark = "positions that no query sees; give recordings and images without padding"
+        self._note(_CUT, unseen, 0.0, remark)
 
     def _checked_rows(self, call: AttentionCall) -> list[int]:
         """Return the rows of a call that are checked: all, or so many drawn ones that a call is checked quickly.

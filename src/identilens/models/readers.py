@@ -1,7 +1,6 @@
 """Check that heads reach the output of their block through the output projection alone."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,49 +13,6 @@ from identilens.models.affine import MATCH
 from identilens.models.following import Meeting, ParameterProjection, capturing
 from identilens.models.interface import AttentionCall, evaluation_mode, without_cache
 from identilens.models.threads import hooked
-
-
-@dataclass
-class Passage:
-    """What an output projection gives in one run of its block, and what leaves the block.
-
-    The block ends where its output is normalised, as after a residual connection, or at its last module.
-    """
-
-    projected: Tensor | None = None
-    left: Tensor | None = None
-
-    @property
-    def size(self) -> float:
-        """The largest number that passes."""
-        return max(float(one.abs().max()) for one in (self.projected, self.left) if one is not None)
-
-    def to(self, other: "Passage") -> list[Tensor | None]:
-        """Return by how much what is projected and what leaves change to another run, in ascending order.
-
-        The block may put positions in another order.
-        """
-        pairs = (self.projected, other.projected), (self.left, other.left)
-        return [
-            None if one is None or two is None else (two - one).double().flatten().sort().values
-            for one, two in pairs
-        ]
-
-    def projecting(self, module: nn.Module, inputs: tuple, kwargs: dict, output: Any) -> None:
-        """Record the output of the projection; some families call it for several parts of the positions."""
-        before = [] if self.projected is None else [self.projected]
-        self.projected = torch.cat([*before, output.flatten()])
-
-    def normalising(self, module: nn.Module, inputs: tuple, kwargs: dict) -> None:
-        """Record what the first norm after the projection reads."""
-        if self.projected is not None and self.left is None:
-            self.left = inputs[0]
-
-    def leaving(self, module: nn.Module, inputs: tuple, kwargs: dict, output: Any) -> None:
-        """Record the output of the block."""
-        tensors = (one for one in tree_leaves(output) if isinstance(one, Tensor))
-        if self.left is None:
-            self.left = next(tensors, None)
 
 
 def adds_up(
@@ -88,14 +44,18 @@ def adds_up(
     drawn = 4 * torch.randn(own.shape, generator=torch.Generator().manual_seed(1)).to(own)
     ends = block if layer is None or block is not layer.module else None
     before, after = (
-        _passage(model, run, (block, projection, ends), same, {id(meeting): mixed})
+        _passage(model, run, (block, projection, ends), same, meeting, mixed)
         for mixed in (own, drawn)
     )
-    given, left = before.to(after)
-    if given is None or left is None:
+    if before is None or after is None:
         # The layer itself projects, and normalises nothing afterwards.
         return True
-    limit = max(MATCH[own.dtype], MATCH[torch.float32]) * max(before.size, after.size)
+    # The block may put positions in another order.
+    given, left = (
+        (two - one).double().flatten().sort().values for one, two in zip(before, after, strict=True)
+    )
+    size = max(float(one.abs().max()) for one in (*before, *after))
+    limit = max(MATCH[own.dtype], MATCH[torch.float32]) * size
     return given.shape == left.shape and float((given - left).abs().max()) <= limit
 
 
@@ -111,13 +71,27 @@ def _passage(
     run: Callable[[], Any],
     watched: tuple[nn.Module, nn.Module, nn.Module | None],
     meetings: Sequence[Meeting],
-    mixed: Mapping[int, Tensor],
-) -> Passage:
-    """Return what passes a block whose heads mix what is given; other attention stays as it was.
+    changed: Meeting,
+    mixed: Tensor,
+) -> tuple[Tensor, Tensor] | None:
+    """Return what an output projection gives and what leaves its block, whose heads mix what is given.
 
-    ``watched`` are the block, its projection, and the module at whose output it ends, if its last norm is none.
+    Attention that is not ``changed`` stays as it was. ``watched`` are the block, its projection, and the module at
+    whose output the block ends. It ends earlier where its output is normalised, as after a residual connection. None
+    if nothing leaves.
     """
-    passage, (block, projection, ends) = Passage(), watched
+    block, projection, ends = watched
+    projected: list[Tensor] = []
+    left: list[Tensor] = []
+
+    def project(_module: nn.Module, _inputs: tuple, _kwargs: dict, output: Any) -> None:
+        # Some families call it for several parts of the positions.
+        projected.append(output.flatten())
+
+    def leave(_module: nn.Module, inputs: tuple, _kwargs: dict, *output: Any) -> None:
+        tensors = (one for one in tree_leaves(output or inputs) if isinstance(one, Tensor))
+        left.extend(one for one in tensors if projected)
+
     numbers = [one.mixture.number for one in meetings if one.mixture]
     routes = {
         one.mixture.number - numbers[0]: one.route for one in meetings if one.mixture and one.route
@@ -125,15 +99,15 @@ def _passage(
 
     def answer(call: AttentionCall) -> Tensor:
         meeting = meetings[call.index]
-        return mixed[id(meeting)].clone() if id(meeting) in mixed else meeting.call.run()
+        return mixed.clone() if meeting is changed else meeting.call.run()
 
     parameters = [projection] if isinstance(projection, ParameterProjection) else []
     norms = [one for one in block.modules() if "Norm" in type(one).__name__]
     with (
         capturing(model, answer, routes, parameters),
-        hooked(norms, passage.normalising),
-        hooked([projection], after=passage.projecting),
-        hooked([ends] if ends else [], after=passage.leaving),
+        hooked(norms, leave),
+        hooked([projection], after=project),
+        hooked([ends] if ends else [], after=leave),
     ):
         run()
-    return passage
+    return (torch.cat(projected), left[0]) if left else None

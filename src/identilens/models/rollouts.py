@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 import torch
@@ -129,20 +128,13 @@ def _effective(layer: CapturedLayer) -> Float[Tensor, "head query key"]:
     ).effective
 
 
-@dataclass
-class _Block:
-    """What one call of a layer read, and what its norms read."""
-
-    states: Tensor
-    norms: list[tuple[nn.Module, Tensor]] = field(default_factory=list)
-
-
 class _Blocks:
     """The attention blocks of a model: the residual stream that each adds to, and the norm that follows."""
 
     def __init__(self, lens: Lens, item: Item) -> None:
         self._lens = lens
-        self._blocks: list[_Block] = []
+        # What each call of a layer reads, and what its norms read.
+        self._blocks: list[list[tuple[nn.Module, Tensor]]] = []
         places = dict.fromkeys(site.place for site in lens.sites(item) if site.place)
         self._layers = [layer_at(lens.body, place) for place in places]
         if not places:
@@ -154,27 +146,26 @@ class _Blocks:
     def watched(self) -> Iterator[None]:
         """Record each call of each layer inside the context."""
 
-        def enter(_module: nn.Module, args: tuple, kwargs: dict) -> None:
+        def note(module: nn.Module, args: tuple, kwargs: dict) -> None:
             states = first_input(args, kwargs)
-            self._blocks.append(_Block(states[0].detach().double().cpu()))
-
-        def norm(module: nn.Module, args: tuple, _kwargs: dict) -> None:
-            if self._blocks and isinstance(args[0], Tensor) and args[0].ndim == 3:
-                self._blocks[-1].norms.append((module, args[0][0].detach().double().cpu()))
+            if module in self._layers:
+                self._blocks.append([])
+            if self._blocks and isinstance(states, Tensor) and states.ndim == 3:
+                self._blocks[-1].append((module, states[0].detach().double().cpu()))
 
         modules = (module for layer in self._layers for module in layer.modules())
         norms = [module for module in modules if "Norm" in type(module).__name__]
-        with hooked(self._layers, enter), hooked(norms, norm):
+        with hooked([*self._layers, *norms], note):
             yield
 
     def contributions(
         self, number: int, layer: CapturedLayer, weights: Tensor, projected: Tensor
     ) -> Float[Tensor, "query key"] | None:
         """Return ALTI's contributions to the output of one block; None if no norm reads that output as it is."""
-        block = self._blocks[number]
-        stream, bias = block.states, layer.site.output_bias.to(weights)
+        [(_, stream), *norms] = self._blocks[number]
+        bias = layer.site.output_bias.to(weights)
         output = stream + (weights @ projected).sum(0) + bias
-        after, before = self._reader(block, output), self._reader(block, block.states)
+        after, before = self._reader(norms, output), self._reader(norms, stream)
         if after is None or (before is None and not isinstance(after, nn.LayerNorm)):
             return None
         # A block that begins with a norm of its input ends before the next one.
@@ -186,10 +177,12 @@ class _Blocks:
             rows.append(alti_contributions(*_normed(norm, parts, output[query])))
         return torch.stack(rows)
 
-    def _reader(self, block: _Block, states: Tensor) -> nn.Module | None:
-        """Return the first norm of a block that reads some states."""
+    def _reader(
+        self, norms: Sequence[tuple[nn.Module, Tensor]], states: Tensor
+    ) -> nn.Module | None:
+        """Return the first of some norms that reads some states."""
         limit = NOISE[self._lens.dtype]
-        read = (pair for pair in block.norms if pair[1].shape == states.shape)
+        read = (pair for pair in norms if pair[1].shape == states.shape)
         return next((norm for norm, given in read if relative(given, states) <= limit), None)
 
 

@@ -17,6 +17,9 @@ from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
 from identilens.models.threads import first_input, hooked
 
+Vector = Float[Tensor, " d_model"]
+"""A vector of the residual stream."""
+
 
 @dataclass(frozen=True)
 class Stream:
@@ -37,16 +40,16 @@ class Stream:
 
     layers: Sequence[CapturedLayer]
     position: int
-    embedding: Float[Tensor, " d_model"]
-    feed_forward: Sequence[Float[Tensor, " d_model"]]
-    last: Float[Tensor, " d_model"]
-    scale: Float[Tensor, " d_model"]
+    embedding: Vector
+    feed_forward: Sequence[Vector]
+    last: Vector
+    scale: Vector
     centred: bool
-    shift: Float[Tensor, " d_model"]
+    shift: Vector
     unembedding: nn.Module
     logits: Float[Tensor, " token"]
 
-    def direction(self, token: int) -> tuple[Float[Tensor, " d_model"], float]:
+    def direction(self, token: int) -> tuple[Vector, float]:
         """Return u and what the logit of a token has besides: the logit is h·u plus this."""
         row: Any = self.unembedding
         w = row.weight[token].detach().double().cpu()
@@ -145,7 +148,7 @@ def require_unembedding(lens: Lens) -> nn.Module:
     return found
 
 
-def attention_row(layer: CapturedLayer, query: int) -> Float[Tensor, " d_model"]:
+def attention_row(layer: CapturedLayer, query: int) -> Vector:
     """Return what the attention of a layer adds at one row, its output bias included."""
     mixed = sum(
         head.row(query) @ head.values.double() @ head.row_projection(query) for head in layer.heads

@@ -20,7 +20,11 @@ from identilens.errors import UnsupportedModelError
 from identilens.linalg import relative_tolerance
 from identilens.linalg.decompositions import svd
 from identilens.linalg.softmax import visible_softmax
-from identilens.measures.attention.realisable.coordinates import Parameters, QueriesAndKeys
+from identilens.measures.attention.realisable.coordinates import (
+    Parameters,
+    Point,
+    QueriesAndKeys,
+)
 from identilens.measures.attention.realisable.softmax_map import SoftmaxMap
 from identilens.models.explaining import Exact, refuse_offloaded
 from identilens.models.following import capturing
@@ -161,7 +165,7 @@ class _Part:
         path: Path of the map in the attention module.
         own: The model's own map, in float64.
         rows: Numbers of the rows that move.
-        start: Coordinates of the model's own rows.
+        start: Point of the model's own rows.
         back: What makes a change of the rows from one of the coordinates.
     """
 
@@ -202,8 +206,8 @@ class GroupParameters:
     parts: Sequence[_Part]
 
     @cached_property
-    def start(self) -> Float[Tensor, " coordinate"]:
-        """Coordinates of the model's own parameters."""
+    def start(self) -> Point:
+        """Point of the model's own parameters."""
         return torch.cat([part.start.flatten() for part in self.parts])
 
     def softmax_map(self) -> SoftmaxMap:
@@ -225,11 +229,11 @@ class GroupParameters:
             coordinates = QueriesAndKeys(start, len(queries), head.d_k, head.scaling, bias)
         return SoftmaxMap(coordinates, visible.repeat(head.group, 1), sum(bases, ()), rows)
 
-    def logits(self, coordinates: Float[Tensor, " coordinate"]) -> Float[Tensor, "row key"]:
+    def logits(self, coordinates: Point) -> Float[Tensor, "row key"]:
         """Return the logits of all heads of the group, with these coordinates."""
         return _logits(self._layer(coordinates), _heads(self.head))
 
-    def vectors(self, coordinates: Float[Tensor, " coordinate"]) -> Float[Tensor, " vector"]:
+    def vectors(self, coordinates: Point) -> Float[Tensor, " vector"]:
         """Return the queries of all heads of the group and their keys, one after the other, with these coordinates."""
         layer, heads = self._layer(coordinates), _heads(self.head)
         keys = layer.keys[self.head.head // self.head.group]
@@ -253,41 +257,37 @@ class GroupParameters:
         fits = (drawn - factors * draw).abs().max() <= 1e-9 * made.abs().max()
         return factors if fits and (factors > 0).all() else None
 
-    def solved(self, point: Float[Tensor, " vector"]) -> Float[Tensor, " coordinate"]:
+    def solved(self, point: Float[Tensor, " vector"]) -> Point:
         """Return the coordinates, the nearest to the model's own, that make a point of the `softmax_map`."""
         if self.factors is None:
             return point
         return self.start + self._pull((point - self.vectors(self.start)) / self.factors)
 
-    def maps(
-        self, coordinates: Float[Tensor, " coordinate"]
-    ) -> dict[str, Float[Tensor, "out in_1"]]:
+    def maps(self, coordinates: Point) -> dict[str, Float[Tensor, "out in_1"]]:
         """Return the linear maps [W, b] that these coordinates stand for, by path."""
         moves = self._moves(coordinates)
         return {part.path: part.own.index_add(0, part.rows, move) for part, move in moves}
 
-    def moved(self, coordinates: Float[Tensor, " coordinate"]) -> dict[str, float]:
+    def moved(self, coordinates: Point) -> dict[str, float]:
         """Return ‖W' − W‖_F / ‖W‖_F of the rows that move, biases included, by path."""
         return {
             f"{part.path}.weight": float(move.norm() / part.own[part.rows].norm())
             for part, move in self._moves(coordinates)
         }
 
-    def changed(
-        self, lens: Lens, coordinates: Float[Tensor, " coordinate"]
-    ) -> AbstractContextManager[object]:
+    def changed(self, lens: Lens, coordinates: Point) -> AbstractContextManager[object]:
         """Run the model with these coordinates inside the context, in this thread only."""
         attention = lens.body.get_submodule(self.head.site.name)
         return changed_maps(attention, self.maps(coordinates))
 
-    def _layer(self, coordinates: Float[Tensor, " coordinate"]) -> CapturedLayer:
+    def _layer(self, coordinates: Point) -> CapturedLayer:
         return self.replay.run(self.maps(coordinates)).layer
 
-    def _pull(self, vectors: Float[Tensor, " vector"]) -> Float[Tensor, " coordinate"]:
+    def _pull(self, vectors: Float[Tensor, " vector"]) -> Point:
         """Return Dᵀ times some vectors."""
         return vjp(self.vectors, self.start, vectors)[1]  # pyright: ignore[reportReturnType]
 
-    def _moves(self, coordinates: Float[Tensor, " coordinate"]) -> Iterator[tuple[_Part, Tensor]]:
+    def _moves(self, coordinates: Point) -> Iterator[tuple[_Part, Tensor]]:
         """Yield each part with the change of its rows."""
         sizes = [part.start.numel() for part in self.parts]
         for part, new in zip(self.parts, coordinates.split(sizes), strict=True):

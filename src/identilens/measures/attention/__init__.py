@@ -6,7 +6,6 @@ from identilens.measures.attention.billiard import uniform_alternatives as unifo
 from identilens.measures.attention.detectors import PATTERNS as PATTERNS
 from identilens.measures.attention.detectors import pattern_keys as pattern_keys
 from identilens.measures.attention.determined import certain_mass as certain_mass
-from identilens.measures.attention.determined import certain_mass_bounds as certain_mass_bounds
 from identilens.measures.attention.determined import functional_interval as functional_interval
 from identilens.measures.attention.effective import effective_attention as effective_attention
 from identilens.measures.attention.entropy import (

@@ -1,10 +1,10 @@
 """How much of a row of attention weights is determined: certain mass, and intervals of linear functionals."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import one_hot
 
@@ -23,17 +23,11 @@ from identilens.measures.attention.row_solver import (
     row_and_space,
 )
 
+Map = Float[Tensor, "row key"]
+"""A number of each key in each row."""
+
 _DRAWN, _FEW = 4, 64
 """Programs of a row with random costs, and programs that take no longer together than a few that might spare some."""
-_TOGETHER = 8
-"""Fewer rows with the same keys get exact numbers."""
-
-_OPEN = 1e-6
-"""Bounds whose distances add up to less are not refined."""
-_OF_A_KEY, _SPREAD = 16, 2
-"""Programs of one key in a round at most, and how far apart their rows are in the order of widths."""
-
-_EPS = torch.finfo(torch.float64).eps
 
 Lower = Float[Tensor, "row seen"]
 
@@ -41,9 +35,8 @@ Lower = Float[Tensor, "row seen"]
 class MapSolver:
     """Programs over the alternatives of rows that share a space, on its visible keys only.
 
-    What is feasible for the dual of a program depends on its key and not on its row or on the changes of the output
-    that are allowed. So the multipliers that prove the least weight of a key in one row prove a bound in every row and
-    for every tolerance, and the move to an alternative of one row leads to alternatives of the others.
+    What is feasible for the dual of a program depends on its key and not on the changes of the output that are allowed.
+    So the multipliers that prove the least weight of a key prove a bound for every tolerance.
     """
 
     def __init__(self, space: SimplexSpace):
@@ -52,9 +45,7 @@ class MapSolver:
         self._scales = space.scales.cpu()
         self._programs = SharedPrograms(self._kept)
 
-    def lower(
-        self, rows: Float[Tensor, "row key"], allowed: Float[Tensor, " row"]
-    ) -> tuple[Lower, Lower]:
+    def lower(self, rows: Map, allowed: Float[Tensor, " row"]) -> tuple[Lower, Lower]:
         """Return the least value of each weight over all alternatives of its row, and its slope.
 
         It falls at most so fast with the length of a change of the output that is allowed. Where programs are many,
@@ -83,9 +74,7 @@ class MapSolver:
             slopes[row, key] = torch.linalg.vector_norm(optima.multipliers / self._scales, dim=1)
         return torch.minimum(lo, inside), slopes
 
-    def greatest(
-        self, rows: Float[Tensor, "row key"], functional: Float[Tensor, " key"]
-    ) -> Float[Tensor, " row"]:
+    def greatest(self, rows: Map, functional: Float[Tensor, " key"]) -> Float[Tensor, " row"]:
         """Return the greatest value of a functional of each row where its output stays the same exactly."""
         inside, cost = self.seen(rows), functional[self._space.visible].cpu()
         if not movable_keys(self._space, 0.0).any():
@@ -93,64 +82,13 @@ class MapSolver:
         bounds = self._programs.minimise(-cost.expand_as(inside), inside).bounds
         return torch.maximum(-bounds, inside @ cost)
 
-    def bracket(
-        self,
-        rows: Float[Tensor, "row key"],
-        allowed: Float[Tensor, "tolerance row"],
-        rounds: int,
-        gap: float,
-    ) -> tuple[Float[Tensor, "tolerance row seen"], Float[Tensor, "tolerance row seen"]]:
-        """Return proven bounds from below and from above on what `lower` returns, for several tolerances together.
-
-        Every round runs as many programs as there are keys, most for those keys whose bounds are far apart in many
-        rows. Their multipliers and alternatives tighten the bounds of all rows and all tolerances. No program runs for
-        a row whose bounds add up to no more than the ``gap``.
-        """
-        most, own = allowed.flatten().cpu(), self.seen(rows)
-        inside = own.repeat(len(allowed), 1)
-        movable = torch.stack([movable_keys(self._space, float(one)) for one in most])
-        lo, hi = torch.where(movable, 0.0, inside), inside.clone()
-        run = torch.zeros_like(movable)
-        for _ in range(rounds):
-            widths = hi - lo
-            settled = run | (widths.sum(1, keepdim=True) <= gap)
-            row, key = _chosen(widths.masked_fill(settled, 0.0), inside.shape[1])
-            if not key.numel():
-                break
-            run[row, key] = True
-            costs = one_hot(key, inside.shape[1]).to(inside.dtype)
-            reach = most[row, None] / self._scales
-            moves, multipliers = self._programs.near(costs, inside[row], reach)
-            # Each proof bounds its cost in every row: y·Bᵀa + (Σ a) min(cost − B y) − δ ‖y / scales‖.
-            least = (costs - multipliers @ self._kept.mT).amin(1)
-            least -= self._kept.numel() * _EPS * multipliers.abs().amax(1)
-            proven = inside @ self._kept @ multipliers.mT + inside.sum(1, keepdim=True) * least
-            proven -= most[:, None] * torch.linalg.vector_norm(multipliers / self._scales, dim=1)
-            every = key.expand(len(inside), -1)
-            lo = lo.scatter_reduce(1, every, proven, "amax")
-            # Each move, made as far as it can be, leads every row to an alternative with less on its key. A move of
-            # an exact program changes the output by rounding only.
-            changes = torch.linalg.vector_norm((moves @ self._kept * self._scales)[:, 1:], dim=1)
-            changes = torch.where(most[row] > 0, changes, 0.0)
-            within = torch.where(changes > 0, most[:, None] / changes, torch.inf)
-            length = torch.minimum(_lengths(own, moves).repeat(len(allowed), 1), within)
-            moved = inside[:, key] + length * moves.gather(1, key[:, None])[:, 0]
-            hi = hi.scatter_reduce(1, every, moved.clamp_min(0.0), "amin")
-            # In the row of its program, for every tolerance, the alternative may have less on other keys, too.
-            same = row % len(own) + len(own) * torch.arange(len(allowed))[:, None]
-            points = inside[same] + length[same, torch.arange(len(row)), None] * moves
-            points = points.clamp_min(0.0).flatten(0, 1)
-            hi = hi.scatter_reduce(0, same.flatten()[:, None].expand_as(points), points, "amin")
-        lo, hi = (one.unflatten(0, allowed.shape) for one in (torch.minimum(lo, hi), hi))
-        return lo, hi
-
-    def filled(self, seen: Lower) -> Float[Tensor, "row key"]:
+    def filled(self, seen: Lower) -> Map:
         """Return rows with these numbers on their visible keys, and 0 on hidden ones."""
         visible = self._space.visible
         rows = torch.zeros(len(seen), len(visible), dtype=seen.dtype, device=visible.device)
         return filled(rows, self._space, seen)
 
-    def seen(self, rows: Float[Tensor, "row key"]) -> Lower:
+    def seen(self, rows: Map) -> Lower:
         """Return rows on their visible keys."""
         return rows[:, self._space.visible].cpu()
 
@@ -158,28 +96,6 @@ class MapSolver:
 def _random_costs(keys: int) -> Float[Tensor, "program key"]:
     """Return costs of programs that look for alternatives with little on all keys; their optima are single points."""
     return torch.rand(_DRAWN, keys, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-
-
-def _chosen(width: Lower, count: int) -> tuple[Int[Tensor, " program"], Int[Tensor, " program"]]:
-    """Return rows and keys of about so many programs: of a key as many as its share of all widths.
-
-    Several of a key are spread over its widest rows, of which neighbours would prove much the same.
-    """
-    share = width.sum(0)
-    programs = (
-        torch.ceil(count * share / share.sum().clamp_min(_OPEN) - 0.5).long().clamp_max(_OF_A_KEY)
-    )
-    order = width.argsort(0, descending=True)
-    place = torch.arange(_OF_A_KEY)[:, None] * torch.where(programs > 1, _SPREAD, 1)
-    taken = (torch.arange(_OF_A_KEY)[:, None] < programs) & (place < len(width))
-    key = torch.nonzero(taken)[:, 1]
-    return order[place[taken.expand_as(place)], key], key
-
-
-def _lengths(inside: Lower, moves: Float[Tensor, "move seen"]) -> Float[Tensor, "row move"]:
-    """Return how far each move can be made from each row before a weight is negative."""
-    falls = torch.where(moves < 0, -moves, torch.finfo(moves.dtype).tiny)
-    return torch.stack([(inside / one).amin(1) for one in falls], 1).clamp_max(1e6)
 
 
 @dataclass(frozen=True)
@@ -257,68 +173,6 @@ def certain_weights(
         lower, _ = solver.lower(rows[places], allowed[places])
         found[places] = solver.filled(lower)
     return found
-
-
-@dataclass(frozen=True)
-class CertainBounds:
-    """Proven bounds on the certain mass of each row of a map, for each tolerance.
-
-    Attributes:
-        lo: The certain mass is at least this.
-        hi: The certain mass is at most this.
-    """
-
-    lo: Float[Tensor, "tolerance query"]
-    hi: Float[Tensor, "tolerance query"]
-
-    @property
-    def gap(self) -> float:
-        """Mean distance of the bounds over rows and tolerances: on average ``lo`` falls short by no more."""
-        return float((self.hi - self.lo).mean())
-
-
-def certain_mass_bounds(
-    weights: Float[Tensor, "query key"],
-    projected_values: HeadValues,
-    *,
-    visible: Bool[Tensor, "query key"] | None = None,
-    tolerances: Sequence[float] = (0.0,),
-    rounds: int = 4,
-    gap: float = 0.0,
-) -> CertainBounds:
-    """Return proven bounds on `certain_mass`, by a few programs for each key instead of many for each row.
-
-    All rows that see the same keys, and all tolerances, share what is feasible for the dual of a program, so that the
-    solution for one row proves a bound in all of them; and the move to an alternative of one row leads to alternatives
-    of the others. Rows that share their keys with few others (causal maps) get the exact numbers. In each of the
-    ``rounds`` as many programs run as there are keys; more rounds give closer bounds. Rows whose bounds are within the
-    ``gap`` are left as they are, so that many rounds take no longer than they need.
-
-    Examples:
-        >>> T = torch.tensor([[0.0], [1.0], [2.0], [9.0]])
-        >>> found = certain_mass_bounds(torch.tensor([[0.2, 0.2, 0.2, 0.4]]), T)
-        >>> found.lo, found.gap
-        (tensor([[0.3143]], dtype=torch.float64), 0.0)
-
-    Raises:
-        InputError: Weights that are no distributions over T's rows, or no rounds.
-        NumericalError: A program whose answer cannot be certified.
-    """
-    if rounds < 1:
-        raise InputError(f"expected at least one round; got {rounds}.")
-
-    T = head_values(projected_values)
-    rows = checked_weights(weights, T, visible)
-    allowed = torch.stack([allowed_change(rows, T, one) for one in tolerances])
-    lo, hi = torch.zeros_like(allowed), torch.zeros_like(allowed)
-    for solver, places in map_solvers(T, len(rows), visible):
-        own = rows[places], allowed[:, places]
-        if len(places) >= _TOGETHER:
-            ends = solver.bracket(*own, rounds, gap)
-        else:
-            ends = [torch.stack([solver.lower(own[0], one)[0] for one in own[1]])] * 2
-        lo[:, places], hi[:, places] = (one.sum(-1).clamp_max(1.0).to(lo.device) for one in ends)
-    return CertainBounds(lo, hi)
 
 
 def functional_interval(

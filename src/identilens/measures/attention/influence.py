@@ -12,15 +12,16 @@ from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, compact_values, projected
 from identilens.linalg.checks import check_blocks, check_finite
 
+Maps = Float[Tensor, "*head query key"]
+"""A number of each key in each row of each head."""
+
 _EXACT = "donot_use_mm_for_euclid_dist"
 
 Values = Float[Tensor, "*#head key d_model"] | ProjectedValues
 """T of one or several heads, as a tensor or as factors; the heads of a group share an axis of length 1."""
 
 
-def norm_share(
-    weights: Float[Tensor, "*head query key"], projected_values: Values
-) -> Float[Tensor, "*head query key"]:
+def norm_share(weights: Maps, projected_values: Values) -> Maps:
     """Return the share of each key in the summed lengths of what all keys add: ‖a_ij t_j‖ / Σ_k ‖a_ik t_k‖.
 
     The norm of the weighted value vector of Kobayashi et al. 2020 ("Attention is Not Only a Weight"). In [0, 1], no
@@ -39,9 +40,7 @@ def norm_share(
     return share_of(lengths, lengths.sum(-1, keepdim=True))
 
 
-def contribution_weights(
-    weights: Float[Tensor, "*head query key"], projected_values: Values
-) -> Float[Tensor, "*head query key"]:
+def contribution_weights(weights: Maps, projected_values: Values) -> Maps:
     """Return each key's share of the head's output along its direction: a_ij ⟨t_j, o_i⟩ / ‖o_i‖², o_i = Σ_k a_ik t_k.
 
     Contribution Weights of Cunningham and Muça Cirone 2026 (arXiv 2606.07604), here for the output of one head. They
@@ -61,9 +60,7 @@ def contribution_weights(
     return share_of(rows * (outputs @ compact.mT), outputs.square().sum(-1, keepdim=True))
 
 
-def removal_effect(
-    weights: Float[Tensor, "*head query key"], projected_values: Values, *, relative: bool = False
-) -> Float[Tensor, "*head query key"]:
+def removal_effect(weights: Maps, projected_values: Values, *, relative: bool = False) -> Maps:
     """Return ‖o'_i − o_i‖ when key j is hidden from query i and the other weights are scaled up to sum to 1 again.
 
     Exact for one head; effects on other heads and later layers are not included. Hiding a key from the softmax scales

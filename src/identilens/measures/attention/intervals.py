@@ -17,6 +17,9 @@ from identilens.measures.attention.row_solver import (
     row_and_space,
 )
 
+Row = Float[Tensor, " key"]
+"""A number of each key: one row of a map."""
+
 POINT = 1e-6
 """An interval narrower than this is a point."""
 
@@ -35,9 +38,9 @@ class AttentionIntervals:
         rank_tolerance: Share of σ_max(T) below which a direction of T counts as zero.
     """
 
-    weights: Float[Tensor, " key"]
-    lo: Float[Tensor, " key"]
-    hi: Float[Tensor, " key"]
+    weights: Row
+    lo: Row
+    hi: Row
     nullity: int
     gap: float
     tolerance: float
@@ -60,7 +63,7 @@ class RowCertificate:
 
 
 def attention_intervals(
-    weights_row: Float[Tensor, " key"],
+    weights_row: Row,
     projected_values: HeadValues,
     *,
     visible: Bool[Tensor, " key"] | None = None,
@@ -90,7 +93,7 @@ def attention_intervals(
 
 
 def certify_row(
-    weights_row: Float[Tensor, " key"],
+    weights_row: Row,
     projected_values: HeadValues,
     *,
     visible: Bool[Tensor, " key"] | None = None,
@@ -122,7 +125,7 @@ def certify_row(
 
 
 def minimum_norm_alternative(
-    weights_row: Float[Tensor, " key"],
+    weights_row: Row,
     projected_values: HeadValues,
     *,
     visible: Bool[Tensor, " key"] | None = None,
@@ -145,18 +148,16 @@ def minimum_norm_alternative(
 
 
 def _solver(
-    weights_row: Float[Tensor, " key"],
+    weights_row: Row,
     projected_values: HeadValues,
     visible: Bool[Tensor, " key"] | None,
     tolerance: float,
-) -> tuple[Float[Tensor, " key"], SimplexSpace, RowSolver]:
+) -> tuple[Row, SimplexSpace, RowSolver]:
     row, space = row_and_space(weights_row, projected_values, visible)
     allowed = allowed_change(row[None], head_values(projected_values), tolerance)
     return row, space, RowSolver(row, space, float(allowed))
 
 
-def _intervals(
-    row: Float[Tensor, " key"], space: SimplexSpace, ends: Ends, tolerance: float
-) -> AttentionIntervals:
+def _intervals(row: Row, space: SimplexSpace, ends: Ends, tolerance: float) -> AttentionIntervals:
     lo, hi = (filled(row, space, end) for end in (ends.lo, ends.hi))
     return AttentionIntervals(row, lo, hi, space.nullity, ends.gap, tolerance, space.tolerance)

@@ -17,6 +17,9 @@ from identilens.measures.attention.checks import check_precision
 from identilens.measures.attention.samplers import iterate_alternatives
 from identilens.measures.attention.simplex import total_variation
 
+Map = Float[Tensor, "query key"]
+"""A number of each key in each row."""
+
 
 @dataclass(frozen=True)
 class LogitAlternative:
@@ -32,7 +35,7 @@ class LogitAlternative:
         tolerance: Share of the largest singular value below which one counts as zero.
     """
 
-    logits: Float[Tensor, "query key"]
+    logits: Map
     rank: int
     original_rank: int
     d_k: int
@@ -77,7 +80,7 @@ class LogitRankStudy:
 
 
 def logit_alternative(
-    logits: Float[Tensor, "query key"],
+    logits: Map,
     projected_values: HeadValues,
     d_k: int,
     *,
@@ -136,8 +139,8 @@ def logit_alternative(
 
 
 def check_logit_alternative(
-    logits: Float[Tensor, "query key"],
-    alternative: Float[Tensor, "query key"],
+    logits: Map,
+    alternative: Map,
     projected_values: HeadValues,
     d_k: int,
 ) -> LogitAlternative:
@@ -217,7 +220,7 @@ def least_logit_rank(
 
 
 def logit_rank_study(
-    weights: Float[Tensor, "query key"],
+    weights: Map,
     projected_values: HeadValues,
     d_k: int,
     *,

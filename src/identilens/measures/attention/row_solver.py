@@ -14,6 +14,9 @@ from identilens.linalg.certificate import Certificate
 from identilens.linalg.interior import Optima, SharedPrograms
 from identilens.measures.attention.checks import check_precision, checked_weights
 
+Seen = Float[Tensor, " seen"]
+"""A number of each key that the row sees."""
+
 ORDER_MARGIN = 1e-9
 """A key is certified above another only when every alternative keeps them this far apart."""
 
@@ -42,8 +45,8 @@ class Ends:
             pairs of keys.
     """
 
-    lo: Float[Tensor, " seen"]
-    hi: Float[Tensor, " seen"]
+    lo: Seen
+    hi: Seen
     gap: float
     met: Float[Tensor, "alternative seen"]
 
@@ -166,7 +169,7 @@ class RowSolver:
             torch.cat(met),
         )
 
-    def certificate(self, functional: Float[Tensor, " seen"]) -> Certificate:
+    def certificate(self, functional: Seen) -> Certificate:
         """Return both ends of a linear functional of the row over all alternatives, with what proves them."""
         optima = self.optima(torch.stack([functional, -functional]))
         free = self._scales.isfinite()
@@ -198,7 +201,7 @@ class RowSolver:
                 open_ &= point[:, None] > point + ORDER_MARGIN
         return above
 
-    def top(self, ends: Ends | None, sizes: Float[Tensor, " seen"] | None = None) -> int | None:
+    def top(self, ends: Ends | None, sizes: Seen | None = None) -> int | None:
         """Return the position of the key that no alternative puts second; the ends spare programs where given.
 
         Keys are compared by their weights times the ``sizes``, of at least 0 and at most 1.
@@ -221,9 +224,7 @@ class RowSolver:
         )
         return int(self.keys[first]) if apart else None
 
-    def proposal(
-        self, cost: Float[Tensor, " seen"], slope: Float[Tensor, " seen"], already: float
-    ) -> Float[Tensor, " seen"]:
+    def proposal(self, cost: Seen, slope: Seen, already: float) -> Seen:
         """Return weights of nearly least cost, not certified, where the output has changed ``already``.
 
         The square of its change's length, to be at most that of the allowed one, rises by twice the ``slope`` with the
@@ -234,12 +235,12 @@ class RowSolver:
         right = self.inside @ self._kept - offset / self._scales
         return self._programs.proposal(cost, right, max(square, 0.0) ** 0.5 / self._scales)
 
-    def farthest(self, ends: Ends) -> Float[Tensor, " seen"]:
+    def farthest(self, ends: Ends) -> Seen:
         """Return the alternative that was met and puts most of the asked attention elsewhere."""
         moved = (self.inside - ends.met).clamp_min(0.0)[:, self._asked].sum(1)
         return ends.met[int(moved.argmax())]
 
-    def length(self, point: Float[Tensor, " seen"]) -> Float[Tensor, ""]:
+    def length(self, point: Seen) -> Float[Tensor, ""]:
         """Return the length by which an alternative changes the output, without directions that count as none."""
         fixed = self._scales.isinf()
         along = ((point - self.inside) @ self._kept) * self._scales.masked_fill(fixed, 0.0)

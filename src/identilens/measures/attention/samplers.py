@@ -16,6 +16,9 @@ from identilens.measures.attention.checks import check_numbers, checked_row, che
 from identilens.measures.attention.row_solver import filled
 from identilens.measures.attention.simplex import largest_step, total_variation
 
+Map = Float[Tensor, "query key"]
+"""A number of each key in each row."""
+
 Method = Literal["brunner", "bhardwaj", "uniform"]
 COEFFICIENT = 10.0
 """Bhardwaj et al. draw the coefficients of the null space's basis uniformly on [−10, 10]."""
@@ -24,7 +27,7 @@ TURNED = 1 / 7
 
 
 def iterate_alternatives(
-    weights: Float[Tensor, "query key"],
+    weights: Map,
     projected_values: HeadValues,
     count: int,
     *,
@@ -32,7 +35,7 @@ def iterate_alternatives(
     share: float | None = None,
     visible: Bool[Tensor, "query key"] | None = None,
     generator: Generator = None,
-) -> Iterator[Float[Tensor, "query key"]]:
+) -> Iterator[Map]:
     """Yield ``count`` alternatives A' >= 0 with A'[T, 1] = A[T, 1], one at a time.
 
     ``brunner``: a' = a + λ ã, ã an isotropic random direction of LN([T, 1]), λ uniform on [0, λ_max]
@@ -77,7 +80,7 @@ def iterate_alternatives(
 
 
 def sample_alternatives(
-    weights: Float[Tensor, "query key"],
+    weights: Map,
     projected_values: HeadValues,
     count: int,
     *,
@@ -173,13 +176,13 @@ def _farther(kept: Tensor, row: Tensor, best: Tensor, slope: Tensor) -> Tensor:
 
 
 def far_alternatives(
-    weights: Float[Tensor, "query key"],
+    weights: Map,
     projected_values: HeadValues,
     *,
     visible: Bool[Tensor, "query key"] | None = None,
     starts: int = 8,
     generator: Generator = None,
-) -> Float[Tensor, "query key"]:
+) -> Map:
     """Return ``far_alternative`` of every row of a head.
 
     Examples:

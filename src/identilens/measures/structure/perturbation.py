@@ -10,12 +10,13 @@ from identilens.errors import InputError
 from identilens.measures.structure.norm import check_structure
 from identilens.measures.structure.weights import check_weights, normalise_rows
 
+Map = Float[Tensor, "query key"]
+"""A number of each key in each row."""
+
 Perturbation = Literal["aware", "breaking", "random"]
 
 
-def perturbation_directions(
-    weights: Float[Tensor, "query key"], structure: Float[Tensor, "query key"], seed: int = 0
-) -> dict[Perturbation, Float[Tensor, "query key"]]:
+def perturbation_directions(weights: Map, structure: Map, seed: int = 0) -> dict[Perturbation, Map]:
     """Return one direction of each kind. The weights plus any share of a direction up to 1 are distributions.
 
     ``aware`` keeps the weights of a row where W is positive, and distributes the rest of its mass again, at random,
@@ -59,9 +60,7 @@ def perturbation_directions(
     }
 
 
-def perturbed(
-    weights: Float[Tensor, "query key"], direction: Float[Tensor, "query key"], size: float
-) -> Float[Tensor, "query key"]:
+def perturbed(weights: Map, direction: Map, size: float) -> Map:
     """Return weights moved along one of `perturbation_directions` to a change of the given Frobenius norm.
 
     Examples:

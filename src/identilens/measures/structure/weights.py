@@ -10,14 +10,15 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.measures.structure.norm import check_structure
 
+Maps = Float[Tensor, "*batch query key"]
+"""A number of each key in each row of each map."""
+
 Scale = Literal["mean", "sum"]
 Penalty = float | Callable[[Tensor], Tensor]
 """h of Eq. 8: a share in [0, 1) of the entry, or a function."""
 
 
-def cut(
-    summed: Float[Tensor, "*batch query key"], threshold: float, penalty: Penalty = 0.0
-) -> Float[Tensor, "*batch query key"]:
+def cut(summed: Maps, threshold: float, penalty: Penalty = 0.0) -> Maps:
     """Return Cut_l (Eq. 8): entries of at least l, in units of ``summed``, stay; a smaller entry x becomes h(x).
 
     A share c in [0, 1) gives h(x) = c x (0 is the draft's choice); a function must have 0 <= h(x) < x. At x = 0 the
@@ -52,7 +53,7 @@ def cut(
     return torch.where(summed >= threshold, summed, low)
 
 
-def normalise_rows(matrix: Float[Tensor, "*batch query key"]) -> Float[Tensor, "*batch query key"]:
+def normalise_rows(matrix: Maps) -> Maps:
     """Return the matrix with every row scaled to sum to 1; rows of zeros stay zero.
 
     Examples:
@@ -67,13 +68,13 @@ def normalise_rows(matrix: Float[Tensor, "*batch query key"]) -> Float[Tensor, "
 
 
 def structure_weights(
-    mean: Float[Tensor, "*batch query key"],
+    mean: Maps,
     threshold: float,
     *,
     texts: int = 1,
     scale: Scale = "mean",
     penalty: Penalty = 0.0,
-) -> Float[Tensor, "*batch query key"]:
+) -> Maps:
     """Return W = Norm(Cut_l(Ã)), the structure of a head (structure2025, III.B.1).
 
     The draft cuts the sum Ã over n texts. Its entries grow with n, so an l is valid for one n only. Cutting the mean

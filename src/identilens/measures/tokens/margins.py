@@ -12,6 +12,9 @@ from torch import Tensor
 
 from identilens.errors import SettingError
 
+Hidden = Float[Tensor, "position d"]
+"""A hidden state of each position."""
+
 _FORM = re.compile(r"int(\d{1,2})(-channel)?|drop(0?\.\d+)|(\d*\.?\d+(?:e-\d+)?)")
 _CASTS = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _EXPECTED = (
@@ -62,9 +65,7 @@ class Noise:
             return cls(f"{float(scale):g}", "gaussian", float(scale))
         raise SettingError("noise", _EXPECTED, given)
 
-    def applied(
-        self, states: Float[Tensor, "position d"], seed: int = 0
-    ) -> Float[Tensor, "position d"]:
+    def applied(self, states: Hidden, seed: int = 0) -> Hidden:
         """Return states as they come back with this noise, in float64; the seed is for what is random.
 
         Integers of b bits: round(x / s) s with s = max |x| / (2^(b−1) − 1), the largest over a token's state or, for
@@ -84,14 +85,14 @@ class Noise:
         scale = (largest / (2 ** (int(self.size) - 1) - 1)).clamp_min(1e-300)
         return (exact / scale).round() * scale
 
-    def deviation(self, states: Float[Tensor, "position d"]) -> Float[Tensor, " position"]:
+    def deviation(self, states: Hidden) -> Float[Tensor, " position"]:
         """Return the standard deviation of Gaussian noise in each dimension of each state."""
         return self.size * states.double().norm(dim=1) / sqrt(states.shape[1])
 
     def error(
         self,
-        states: Float[Tensor, "position d"],
-        applied: Float[Tensor, "position d"],
+        states: Hidden,
+        applied: Hidden,
         rivals: int,
         risk: float,
     ) -> Float[Tensor, " position"]:

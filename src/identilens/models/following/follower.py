@@ -1,8 +1,7 @@
 """Following attention that a model computes by itself: softmax, product with the values, output projection."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -193,21 +192,15 @@ class Follower(TorchFunctionMode):
         self._tracks[tensor] = Mixed(outputs)
         return outputs
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Follow nothing while the context lasts."""
-        before, self._paused = self._paused, True
-        try:
-            yield
-        finally:
-            self._paused = before
-
     def undisturbed(self, function: Callable[..., R]) -> Callable[..., R]:
         """Return a function during which nothing is followed."""
 
         def call(*args: Any) -> R:
-            with self.paused():
+            before, self._paused = self._paused, True
+            try:
                 return function(*args)
+            finally:
+                self._paused = before
 
         return call
 

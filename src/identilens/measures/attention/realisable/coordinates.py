@@ -18,6 +18,9 @@ MEMORY_LIMIT = 2 * 1024**3
 RANK_TOLERANCE = 1e-12
 """Singular values of a Jacobian below this share of its largest count as zero (float64 arithmetic)."""
 
+Point = Float[Tensor, " coordinate"]
+"""A point: the numbers that move."""
+
 
 @dataclass(frozen=True)
 class Conditions:
@@ -44,24 +47,22 @@ class QueriesAndKeys:
         bias: Position bias, or None.
     """
 
-    start: Float[Tensor, " coordinate"]
+    start: Point
     rows: int
     d_k: int
     scaling: float
     bias: Float[Tensor, "row key"] | None = None
 
-    def split(self, point: Float[Tensor, " coordinate"]) -> Sequence[Tensor]:
+    def split(self, point: Point) -> Sequence[Tensor]:
         """Return the Q and K of a point."""
         return point.view(-1, self.d_k).tensor_split([self.rows])
 
-    def logits(self, point: Float[Tensor, " coordinate"]) -> Float[Tensor, "row key"]:
+    def logits(self, point: Point) -> Float[Tensor, "row key"]:
         """Return s Q Kᵀ + bias."""
         queries, keys = self.split(point)
         return attention_logits(queries, keys, self.scaling, self.bias)
 
-    def gram(
-        self, conditions: Conditions, point: Float[Tensor, " coordinate"]
-    ) -> Float[Tensor, "p p"]:
+    def gram(self, conditions: Conditions, point: Point) -> Float[Tensor, "p p"]:
         """Return J Jᵀ as products of small Gram matrices; J is never formed."""
         queries, keys = self.split(point)
         rows, owner = conditions.rows, conditions.owner
@@ -72,7 +73,7 @@ class QueriesAndKeys:
         gram += (owner[:, None] == owner) * (felt @ felt.mT)
         return gram.mul_(self.scaling**2)
 
-    def rank(self, conditions: Conditions, point: Float[Tensor, " coordinate"]) -> int:
+    def rank(self, conditions: Conditions, point: Point) -> int:
         """Return the rank of dS ↦ conditions under dS = dQ Kᵀ + Q dKᵀ.
 
         Each query's block is [R_i K | R_i ⊗ q_i]. A change of the query reaches col(R_i K). With P_i the complement,
@@ -105,12 +106,10 @@ class Parameters:
         start: The parameters that give the heads' own attention.
     """
 
-    logits: Callable[[Float[Tensor, " coordinate"]], Float[Tensor, "row key"]]
-    start: Float[Tensor, " coordinate"]
+    logits: Callable[[Point], Float[Tensor, "row key"]]
+    start: Point
 
-    def jacobian(
-        self, conditions: Conditions, point: Float[Tensor, " coordinate"]
-    ) -> Float[Tensor, "p coordinate"]:
+    def jacobian(self, conditions: Conditions, point: Point) -> Float[Tensor, "p coordinate"]:
         """Return J: what a change of the parameters does to conditions on the change of the logits."""
         count = len(conditions.rows)
         refuse_size(count * max(count, len(point)))
@@ -121,14 +120,12 @@ class Parameters:
         with torch.enable_grad():
             return jacobian(asked, point, vectorize=True)  # pyright: ignore[reportReturnType]
 
-    def gram(
-        self, conditions: Conditions, point: Float[Tensor, " coordinate"]
-    ) -> Float[Tensor, "p p"]:
+    def gram(self, conditions: Conditions, point: Point) -> Float[Tensor, "p p"]:
         """Return J Jᵀ."""
         J = self.jacobian(conditions, point)
         return J @ J.mT
 
-    def rank(self, conditions: Conditions, point: Float[Tensor, " coordinate"]) -> int:
+    def rank(self, conditions: Conditions, point: Point) -> int:
         """Return the rank of J by a dense decomposition."""
         return jacobian_rank(self.jacobian(conditions, point))
 
