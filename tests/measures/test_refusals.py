@@ -19,7 +19,6 @@ from identilens.measures.attention import (
     minimum_norm_alternative,
     norm_share,
     removal_effect,
-    residual_share,
     sample_alternatives,
     softmax_map,
 )
@@ -94,12 +93,6 @@ INPUTS = {
     "must be a tensor": [lambda: ProjectedValues.of(EYE, [[1]])],
     "for each head": [
         lambda: ProjectedValues.of(HEADS, torch.ones(3, 3, 4)),
-        lambda: residual_share(HEADS, torch.ones(6, 4), torch.ones(3, 3, 4)),
-    ],
-    "residual stream": [
-        lambda: residual_share(torch.ones(2, 4), torch.ones(3, 4)),
-        lambda: residual_share(torch.ones(4), torch.ones(3, 4)),
-        lambda: residual_share(torch.tensor(1.0), torch.tensor(1.0)),
     ],
     "weights must be": [lambda: efficient_attention(A[:, :4], T)],
     "relation": [lambda: equivalent(A, A, T, relation="all")],

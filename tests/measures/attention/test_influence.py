@@ -9,7 +9,6 @@ from identilens.measures.attention import (
     contribution_weights,
     norm_share,
     removal_effect,
-    residual_share,
     value_norm_ratio,
 )
 
@@ -120,7 +119,7 @@ def test_zero_parts_and_outputs():
     assert removal_effect(half, opposite, relative=True).isinf().all()
 
 
-def test_lengths_beside_the_median_and_the_stream():
+def test_lengths_beside_the_median():
     values, W_O = normal(N, D_V), normal(D_V, D_MODEL, seed=1)
     lengths = (values @ W_O).norm(dim=-1)
     expected = lengths / lengths.sort().values[N // 2]
@@ -129,12 +128,3 @@ def test_lengths_beside_the_median_and_the_stream():
     some = value_norm_ratio(ProjectedValues.of(values, W_O).restricted(seen))
     assert torch.allclose(some, lengths[:4] / lengths[:4].sort().values[1:3].mean())
     assert value_norm_ratio(torch.tensor([[0.0], [0.0], [2.0]])).tolist() == [0.0, 0.0, torch.inf]
-    output, stream = normal(2, N, D_V, seed=4), normal(N, D_MODEL, seed=5)
-    shares = residual_share(output, stream, W_O)
-    assert torch.allclose(shares[1], (output[1] @ W_O).norm(dim=-1) / stream.norm(dim=-1))
-    stream = torch.zeros(2, 3)
-    over_nothing = residual_share(torch.tensor([[3.0, 4.0], [0.0, 0.0]]), stream)
-    assert (over_nothing.isinf().tolist(), over_nothing.isnan().tolist()) == (
-        [True, False],
-        [False, True],
-    )

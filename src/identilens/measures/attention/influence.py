@@ -9,8 +9,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import ProjectedValues, compact_values, projected
-from identilens.linalg.checks import check_blocks, check_finite
+from identilens.linalg import ProjectedValues, projected
+from identilens.linalg.checks import check_finite
 
 Maps = Float[Tensor, "*head query key"]
 """A number of each key in each row of each head."""
@@ -105,44 +105,6 @@ def value_norm_ratio(projected_values: Values) -> Float[Tensor, "*#head key"]:
     """
     lengths = torch.linalg.vector_norm(projected(projected_values).compact, dim=-1)
     return torch.where(lengths > 0, lengths / lengths.quantile(0.5, dim=-1, keepdim=True), 0.0)
-
-
-def residual_share(
-    head_output: Float[Tensor, "*head query d_v"],
-    residual: Float[Tensor, "query d_model"],
-    output_projection: Float[Tensor, "*#head d_v d_model"] | None = None,
-) -> Float[Tensor, "*head query"]:
-    """Return the length of a head's output, divided by that of the residual stream it is added to: ‖o_i W_O‖ / ‖x_i‖.
-
-    Near 0 where a head adds almost nothing. No unit. Where the stream is zero: infinite, or NaN for a zero output.
-
-    Args:
-        head_output: A V; or A T, in any orthonormal basis, without a projection.
-        residual: x, the stream at each query before the head's output is added.
-        output_projection: W_O, each head's block, without its bias.
-
-    Examples:
-        >>> residual_share(torch.tensor([[0.3, 0.4]]), torch.tensor([[0.0, 5.0]]))
-        tensor([0.1000], dtype=torch.float64)
-
-    Raises:
-        InputError: If output, stream and projection do not belong together.
-        NumericalError: NaN or infinity.
-    """
-    check_finite(head_output=head_output, residual=residual, output_projection=output_projection)
-    block = None if output_projection is None else output_projection.shape[-2:]
-    fits = residual.ndim == 2 and residual.shape[:1] == head_output.shape[-2:-1]
-    if not fits or block not in (None, (head_output.shape[-1], residual.shape[1])):
-        raise InputError(
-            "expected head_output (..., query, d_v), a row of the residual stream for each of its queries (query, "
-            f"d_model), and output_projection (..., d_v, d_model); got {tuple(head_output.shape)}, "
-            f"{tuple(residual.shape)} and {block}; pass the stream of the same text, and weight.T of a torch Linear."
-        )
-    check_blocks(head_output, output_projection)
-    outputs = compact_values(head_output, output_projection)
-    return torch.linalg.vector_norm(outputs, dim=-1) / torch.linalg.vector_norm(
-        residual.double(), dim=-1
-    )
 
 
 def _checked(weights: Tensor, projected_values: Values) -> tuple[Tensor, Tensor]:
