@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from identilens.errors import InputError
+from identilens.linalg.checks import check_finite
 from identilens.measures.tokens.splits import Lengths, checked_lengths, packed
 
 Distance = Literal["cosine", "l2"]
@@ -68,13 +69,13 @@ def look_up(
         (0.75, 0.5)
 
     Raises:
-        InputError: NaN or infinity, lengths that do not fit, or no token with such a neighbour.
+        InputError: Lengths that do not fit, or no token with such a neighbour.
+        NumericalError: NaN or infinity.
     """
     if distance not in ("cosine", "l2"):
         raise InputError(f"expected distance 'cosine' or 'l2', got {distance!r}")
     sizes = checked_lengths(lengths, len(inputs))
-    check_finite(predicted, "predicted vectors")
-    check_finite(inputs, "inputs")
+    check_finite(predicted=predicted, inputs=inputs)
     if predicted.shape[-1] != inputs.shape[-1]:
         raise InputError(
             f"expected vectors as wide as the inputs, got {predicted.shape[-1]} and {inputs.shape[-1]}; only a learned "
@@ -126,20 +127,6 @@ def _looked_up(
             found = torch.stack([credit, (share * alike).sum(-1), chance, alike.sum(-1) / size])
             scores[:, queries[queries >= 0]] = found[:, queries >= 0]
     return scores[:, ~scores[0].isnan()]
-
-
-def check_finite(values: Float[Tensor, "..."], name: str) -> None:
-    """Raise InputError if a tensor is empty or has NaN or infinite entries; ``name`` is used in the message."""
-    if values.numel() == 0:
-        raise InputError(
-            f"expected {name}, got an empty tensor of shape {tuple(values.shape)}; check the input texts"
-        )
-    # The sum is NaN or infinite if any entry is, and needs no mask of the tensor's size.
-    if not values.sum().isfinite() and (bad := int((~values.isfinite()).sum())):
-        raise InputError(
-            f"expected finite {name}, got {bad} entries that are NaN or infinite in a tensor of shape "
-            f"{tuple(values.shape)}; run the model in float32 and look for the text that causes them"
-        )
 
 
 def _query_blocks(rows: Tensor, offset: int) -> Iterator[tuple[Tensor, Tensor]]:

@@ -14,9 +14,10 @@ from torch.nn.init import xavier_uniform_
 from torch.optim import Adam
 
 from identilens.errors import InputError, NumericalError
+from identilens.linalg.checks import check_finite
 from identilens.linalg.decompositions import eigh
 from identilens.linalg.tolerance import relative_tolerance
-from identilens.measures.tokens.lookup import Distance, check_finite, look_up
+from identilens.measures.tokens.lookup import Distance, look_up
 from identilens.measures.tokens.splits import Lengths
 
 _NORM_FLOOR = 1e-24  # Avoids division by zero for zero vectors.
@@ -175,17 +176,16 @@ class Probe(ABC):
         """Return self, fitted on pairs of a hidden state e_i and an input x_i; ``progress`` is called in each epoch.
 
         Raises:
-            InputError: For pairs that do not fit together or are not finite, or settings out of range.
-            NumericalError: If every learning rate diverged.
+            InputError: For pairs that do not fit together, or settings out of range.
+            NumericalError: If pairs are not finite, or every learning rate diverged.
         """
         training, validation = (hidden, inputs), (validation_hidden, validation_inputs)
         for name, (states, targets) in (("training", training), ("validation", validation)):
-            if len(states) != len(targets):
+            if len(states) != len(targets) or not len(states):
                 raise InputError(
                     f"expected one input for each hidden state of {name}, got {len(states)} and {len(targets)}"
                 )
-            check_finite(states, f"hidden states for {name}")
-            check_finite(targets, f"inputs for {name}")
+            check_finite(states=states, targets=targets)
         self._learn(training, validation, progress)
         return self
 
