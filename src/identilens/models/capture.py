@@ -17,7 +17,7 @@ from identilens.models.gates import Inputs, read_with, scale_of
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
-from identilens.models.layout import Site, routes_of
+from identilens.models.layout import Site, Sites, routes_of
 from identilens.models.sequences import Kind, sides
 from identilens.models.threads import hooked
 
@@ -51,7 +51,7 @@ class Collector:
 
     def __init__(
         self,
-        sites: tuple[Site, ...],
+        sites: Sites,
         items: Sequence[Item],
         weights: bool = True,
         rows: Sequence[int] | None = None,

@@ -112,7 +112,11 @@ class Site:
         return self.value_bias.shape[-1] * (1 if self.added else self.heads)
 
 
-def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> tuple[Site, ...]:
+Sites = tuple[Site, ...]
+"""The attention layers of a model, in call order."""
+
+
+def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> Sites:
     """Return the sites of a forward pass on a short input of at least two tokens, in call order.
 
     The output projection of a site is the first linear map whose input equals the attention output, with heads
@@ -269,7 +273,7 @@ def _numbers(model: PreTrainedModel, meetings: Sequence[Meeting]) -> list[int]:
     return numbers
 
 
-def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None = None) -> int:
+def find_site(sites: Sites, layer: int, head: int, kind: Kind | None = None) -> int:
     """Return the index of the attention call that contains a head; layers count from 0 within their kind.
 
     Raises:
@@ -290,7 +294,7 @@ def find_site(sites: tuple[Site, ...], layer: int, head: int, kind: Kind | None 
 
 
 def chosen_heads(
-    sites: tuple[Site, ...],
+    sites: Sites,
     layers: Sequence[int] | None,
     heads: Sequence[int] | None,
     kind: Kind | None,
@@ -310,7 +314,7 @@ def chosen_heads(
                 yield site, head
 
 
-def one_kind(sites: tuple[Site, ...], kind: Kind | None) -> Kind:
+def one_kind(sites: Sites, kind: Kind | None) -> Kind:
     """Return a kind of attention that the model has: the one that is named, or its only one.
 
     Raises:
@@ -324,7 +328,7 @@ def one_kind(sites: tuple[Site, ...], kind: Kind | None) -> Kind:
     return kinds[0]
 
 
-def _kinds(sites: tuple[Site, ...], kind: Kind | None) -> list[Kind]:
+def _kinds(sites: Sites, kind: Kind | None) -> list[Kind]:
     kinds: list[Kind] = list(dict.fromkeys(site.kind for site in sites))
     if kind is not None and kind not in kinds:
         raise InputError(f"the model has {', '.join(kinds)} attention; got kind {kind!r}.")

@@ -24,7 +24,7 @@ from identilens.models.identity import digest_of, state_of, unwrapped
 from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
 from identilens.models.layout import (
-    Site,
+    Sites,
     discover,
     layers_with_mixers,
     layers_without_attention,
@@ -104,7 +104,7 @@ class Lens:
         self.load_options: Mapping[str, Any] | None = None
         self._proven: set[Hashable] = set()
         self._joins_texts = False
-        self._sites: tuple[Site, ...] | None = None
+        self._sites: Sites | None = None
         self._sites_of: tuple | None = None
 
     def __repr__(self) -> str:
@@ -180,7 +180,7 @@ class Lens:
         """Return the inputs as unpadded items, one for each text; see `InputReader.read`."""
         return self.reader.read(inputs, max_length)
 
-    def sites(self, inputs: Any) -> tuple[Site, ...]:
+    def sites(self, inputs: Any) -> Sites:
         """Return the model's attention layers in call order, found on the start of a text, and again after a change.
 
         Args:
@@ -205,7 +205,7 @@ class Lens:
             self._joins_texts |= self._heeds_longest
         return self._sites
 
-    def _discovered(self, item: Item) -> tuple[Site, ...]:
+    def _discovered(self, item: Item) -> Sites:
         refuse_without_values(self.model)
         refuse_sparse_blocks(self.model)
         return discover(self.body, lambda: self.plain([item], self.body))

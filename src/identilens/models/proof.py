@@ -17,7 +17,7 @@ from identilens.models.capture import Lengths
 from identilens.models.explaining import Exact
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
-from identilens.models.layout import Site
+from identilens.models.layout import Site, Sites
 from identilens.models.outputs import deviation, relative
 from identilens.models.padding import is_per_token
 from identilens.models.sequences import sides
@@ -78,7 +78,7 @@ class Proof:
     def __init__(
         self,
         model: str,
-        sites: tuple[Site, ...],
+        sites: Sites,
         items: Sequence[Item],
         noise: float,
         *,

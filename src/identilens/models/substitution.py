@@ -18,7 +18,7 @@ from transformers.models.auto.modeling_auto import (
 from identilens.errors import InputError, NumericalError
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
-from identilens.models.layout import Site, find_site
+from identilens.models.layout import Site, Sites, find_site
 from identilens.models.sequences import Kind
 
 Address = tuple[int, int] | tuple[int, int, Kind]
@@ -56,7 +56,7 @@ class Substitution:
         NumericalError: When called, for weights that are NaN or infinite.
     """
 
-    def __init__(self, sites: tuple[Site, ...], replacements: Replacements) -> None:
+    def __init__(self, sites: Sites, replacements: Replacements) -> None:
         if not isinstance(replacements, Mapping) or not all(
             isinstance(address, tuple)
             and len(address) in (2, 3)

@@ -18,7 +18,7 @@ from identilens.models.capture import Lengths
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
 from identilens.models.layer_batch import LayerBatch
-from identilens.models.layout import Site
+from identilens.models.layout import Site, Sites
 from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
 from identilens.runs.matrices import MatrixKey
@@ -58,7 +58,7 @@ class Auditor:
         self,
         lens: Lens,
         items: Items,
-        sites: tuple[Site, ...],
+        sites: Sites,
         settings: AuditSettings,
         keep: set[int],
         means: set[int],
