@@ -118,7 +118,7 @@ def test_unusable_options(tmp_path, bundled_path, arguments, expected):
 
 
 def test_what_is_missing_is_named(bundled_path):
-    assert "--out" in failing("audit", "--model", bundled_path, "--text", TEXT)
+    assert "--out" in failing("audit", "--model", bundled_path, "--text", TEXT, "--resume")
     assert "--model" in failing("audit", "--text", TEXT, "--out", "nowhere")
 
 

@@ -45,7 +45,7 @@ def test_a_stopped_run_says_so_and_is_resumed(tmp_path, sent, code):
     assert process.returncode == code
     if sent != signal.SIGKILL:
         assert f"error: stopped by {sent.name}." in errors
-        assert "To continue, run the same command with --resume." in errors
+        assert "the same command with --resume continues." in errors
     assert "Traceback" not in errors
     assert not list((tmp_path / "run").rglob("*.identilens-tmp"))
     again = subprocess.run(

@@ -158,7 +158,7 @@ def _measured(device):
                 generator=torch.Generator().manual_seed(0),
             ).weights
         ),
-        "minimum norm": lambda: attention.minimum_norm_alternative(A[3], T).point,
+        "minimum norm": lambda: attention.minimum_norm_alternative(A[3], T),
         "uniform": lambda: attention.uniform_alternatives(
             A[3], attention.simplex_space(T), 4, generator=torch.Generator().manual_seed(0)
         ),

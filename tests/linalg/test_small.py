@@ -16,7 +16,6 @@ from identilens.linalg.simplex import (
     least_outside,
     ones_outside,
     simplex_span,
-    space_on,
 )
 from identilens.linalg.softmax import attention_logits, follow_logits, visible_softmax
 from identilens.linalg.tolerance import FLOAT32_EPS
@@ -143,7 +142,7 @@ def test_spaces_of_a_row_by_hand():
     """Keys of the values 0, 1 and 1, of which the last one or none is hidden."""
     values = doubles([[0.0], [1.0], [1.0], [5.0]])
     seen = torch.tensor([True, True, True, False])
-    space = space_on(values, seen, 1e-6)
+    space = joint_space(values[None], seen, 1e-6)
     assert (space.rank, space.nullity) == (2, 1)
     assert_close(space.free.abs()[:, 0], torch.tensor([0, 0.5, 0.5, 0]).double().sqrt())
     assert space.movable.tolist() == [False, True, True, False]
@@ -190,5 +189,3 @@ def test_entries_that_are_not_finite_are_counted():
     check_finite(large=torch.full((4,), 3e38))
     with pytest.raises(InputError, match="weights"):
         check_finite(weights=[1.0])
-    with pytest.raises(InputError, match="weights"):
-        check_finite(weights=torch.eye(2).to_sparse())

@@ -7,11 +7,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from unittest.mock import patch
 
-import pytest
-
-from helpers.killing import contents
 from helpers.toy import toy
-from identilens.errors import InputError
 from identilens.runs.progress import watched
 
 
@@ -60,12 +56,3 @@ def test_a_bar_has_the_note_and_inner_runs_have_no_bar():
         with watched("rows", True) as again:
             assert again is not None
     assert re.search(r"1/3 .* texts.*, layer 2", cell.getvalue())
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_what_reports_no_progress_is_refused_before_anything_is_overwritten(tmp_path):
-    toy(layers="3,4", out=tmp_path / "run")
-    before = contents(tmp_path / "run")
-    with pytest.raises(InputError, match="progress"):
-        toy(layers="5", out=tmp_path / "run", overwrite=True, progress="yes")
-    assert contents(tmp_path / "run") == before

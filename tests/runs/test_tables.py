@@ -86,7 +86,7 @@ def test_columns_without_values_and_rows_beyond_a_screen_are_left_out(capsys):
     assert "low" not in out
     assert "not a number" not in out
     assert len([line for line in out.splitlines() if line.startswith(" row ")]) == 12
-    assert "The report has all 50 rows and 2 columns." in out
+    assert "In all: 50 rows and 2 columns." in out
 
 
 def test_how_many_of_several_things():

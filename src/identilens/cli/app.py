@@ -160,7 +160,8 @@ SUBCOMMANDS = {
 }
 """Commands that have commands of their own, and their help lines."""
 
-
+_FORMATTED: dict[str, Any] = {"help_formatter": "default"}
+"""Help of all but the program itself, whose list of commands is plain."""
 _RESEARCH = ", ".join(name for name, entry in STUDIES.items() if entry.research)
 _HELP = f"""How much of a transformer's attention is determined, and what has an effect.
 For research: {_RESEARCH}, and lab and reproduce for the papers."""
@@ -185,35 +186,31 @@ def make_app(file: SettingsFile | None = None) -> App:
     apps = {"": app}
     for name, words in SUBCOMMANDS.items():
         parent, _, last = name.rpartition(" ")
-        apps[name] = App(
-            name=last, help=words, group=None if parent else HIDDEN, help_formatter="default"
-        )
+        group = None if parent else HIDDEN
+        apps[name] = App(name=last, help=words, group=group, **_FORMATTED)
         apps[parent].command(apps[name])
     for order, (name, entry) in enumerate(STUDIES.items()):
         parent, _, last = name.rpartition(" ")
         place = f"identilens.cli.commands:{name.replace(' ', '__').replace('-', '_')}"
         group = HIDDEN if entry.research else QUESTIONS
         group = None if parent else group
-        more = {"group": group, "sort_key": order + 1, "help_formatter": "default"}
-        apps[parent].command(place, name=last, help=entry.help, **more)
+        more = {"group": group, "sort_key": order + 1}
+        apps[parent].command(place, name=last, help=entry.help, **more, **_FORMATTED)
     for name, words in REPRODUCTIONS.items():
         place = f"identilens.cli.reproductions:{name.replace('-', '_')}"
         apps["reproduce"].command(place, name=name, help=words)
     for order, (name, (group, place, words)) in enumerate(COMMANDS.items()):
-        more = {"group": group, "sort_key": order, "help_formatter": "default"}
-        app.command(place, name=name, help=words, **more)
+        app.command(place, name=name, help=words, group=group, sort_key=order, **_FORMATTED)
     return app
 
 
+_RESUMED = "With --out finished parts are saved: the same command with --resume continues."
 _ARGUMENT = re.compile(r"\b([a-z_]+)=(?:True\b|\.\.\.)")
 """An argument of Python in a message, such as ``resume=True``: the command line names its option instead."""
 
 
 _UNUSED = re.compile(r"^Unused Tokens: \[(.+)\]\.$", re.DOTALL)
 """What is said of words that no option takes."""
-
-_ENDLESS = re.compile(r"(\S{80})\S{200,}")
-"""A word of a message that fills the terminal."""
 
 
 class Terminated(BaseException):
@@ -242,7 +239,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except (CycloptsError, IdentilensError) as error:
-        say(_ENDLESS.sub(r"\1…", _words(error, file)), error=True)
+        say(_words(error, file), error=True)
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)
     except (MemoryError, RuntimeError) as error:
         # torch raises a RuntimeError of many lines.
@@ -253,9 +250,7 @@ def main() -> None:
         sys.exit(2)
     except (KeyboardInterrupt, Terminated) as stop:
         by = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
-        remedy = " Finished parts are saved. To continue, run the same command with --resume."
-        makes_run = any(word.startswith(("--out", "-o")) for word in sys.argv)
-        say(f"stopped by {by.name}.{remedy if makes_run else ''}", error=True)
+        say(f"stopped by {by.name}. {_RESUMED}", error=True)
         sys.exit(128 + by)
     finally:
         signal.signal(signal.SIGTERM, before)

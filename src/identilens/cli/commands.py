@@ -53,10 +53,10 @@ def study_command(entry: Entry) -> Callable[..., None]:
         result = run_study(
             bound, out=run.out, progress=shown, ray=given["cluster"].chosen, **run.choices
         )
-        report = str(write_report(run.out))
+        report = run.out and str(write_report(run.out))
         if shown:
             result.show()
-            say(f"report: {report}")
+            say(f"report: {report}" if report else "--out FOLDER keeps tables and a report.")
         elif prints.json:
             print(result.to_json(report=report))
 

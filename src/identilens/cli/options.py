@@ -214,14 +214,15 @@ class RunOptions(Settings):
 
     Attributes:
         config: TOML file with options by name, at its top or under the command's name. Typed options have priority.
-        out: Folder for the results.
+        out: Folder for the tables and the report, from which a run is resumed. Default: a
+            question is only answered here; a reproduction takes a folder of its own name.
         resume: Continue an interrupted run.
         overwrite: Delete the previous run in the folder. Only the files that its manifest lists are deleted.
         allow_version_change: Continue a run that was started with other versions of the libraries.
     """
 
     config: Path | None = None
-    out: Annotated[str, Parameter(alias="-o")]
+    out: Annotated[str | None, Parameter(alias="-o")] = None
     resume: Switch = False
     overwrite: Switch = False
     allow_version_change: Switch = False

@@ -26,12 +26,10 @@ def reproduction_command(name: str) -> Callable[..., None]:
 
     def command(**given: Any) -> None:
         quiet_transformers()
-        run = given["run"]
-        out = as_path(run.out)
+        run = given.get("run", RunOptions())
+        out = as_path(run.out or name)
         if out.exists() and not out.is_dir():
-            raise InputError(
-                f"--out {run.out} is no folder. Choose another, before the work begins."
-            )
+            raise InputError(f"{out} is no folder: choose one with --out.")
         cluster = {"ray": given.get("cluster", RayOptions()).chosen} if figure.shared else {}
         settings = given.get("settings") or figure.settings_type()
         with watched(figure.unit, True) as update:

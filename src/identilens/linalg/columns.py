@@ -68,7 +68,7 @@ class Columns:
             blocks.diagonal(dim1=1, dim2=3).copy_(parts.permute(0, 2, 3, 1))
             return blocks.flatten(3).flatten(1, 2)
         if keys * rho * rho > _PAIRS:
-            return torch.stack([(self.kept * one[:, None]).mT @ self.kept for one in ratio])
+            return (self.kept * ratio[..., None]).mT @ self.kept
         # One triangle of each is formed.
         equations = ratio.new_zeros(len(ratio), rho, rho)
         equations[:, self._pairs[0], self._pairs[1]] = ratio @ self._products

@@ -13,7 +13,6 @@ from identilens.linalg.cone import Scaling, product, quotient, room
 from identilens.linalg.programs import (
     ACCEPTED_ERROR,
     SOLVER_TOLERANCE,
-    LeastNorm,
     by_simplex,
 )
 from identilens.linalg.threads import one_thread
@@ -136,9 +135,8 @@ class SharedPrograms:
             for program in loose:
                 at = costs[program], rows[program], self.kept
                 points[program], multipliers[program] = by_simplex(*at)
-            if not loose:
-                return optima
-            optima, solved = self._bounded(costs, rows, reach, points, multipliers)
+            if loose:
+                optima, solved = self._bounded(costs, rows, reach, points, multipliers)
             if not bool(solved[loose].all()):
                 raise NumericalError(
                     f"expected optima proven to {ACCEPTED_ERROR:g} for programs of {len(self.kept)} weights; the "
@@ -152,8 +150,10 @@ class SharedPrograms:
         return Optima(size[:, 0] * values, size[:, 0] * bounds, points, size * multipliers)
 
     @one_thread()
-    def least_norm(self, weights_row: Float[Tensor, " key"]) -> LeastNorm:
+    def least_norm(self, weights_row: Float[Tensor, " key"]) -> Float[Tensor, " key"]:
         """Return the point of least ‖x‖ in P of a row a, proven by the dual: ‖x‖²/2 >= y·Bᵀa − ‖max(B y, 0)‖²/2.
+
+        The duality gap of ‖x‖²/2 is at most `ACCEPTED_ERROR`: the true point lies within the root of twice that.
 
         Raises:
             NumericalError: The answer is infeasible or not proven optimal.
@@ -171,7 +171,7 @@ class SharedPrograms:
                 f"expected a least-norm alternative proven to {ACCEPTED_ERROR:g}; got an output error {error:.1e} and "
                 f"a duality gap {gap:.1e}; the values may be too badly scaled: try a larger tolerance."
             )
-        return LeastNorm(point, gap, error)
+        return point
 
     def proven(
         self,
@@ -250,7 +250,7 @@ class SharedPrograms:
         self,
         costs: Tensor,
         rows: Tensor,
-        reach: Tensor | None,
+        reach: Tensor,
         points: Tensor,
         multipliers: Tensor,
     ) -> tuple[tuple[Tensor, ...], Bool[Tensor, " program"]]:

@@ -4,8 +4,6 @@ Every program runs over P = {x >= 0 : xᵀ B = aᵀ B}, where B's orthonormal co
 give the same output as the weights a. The solver is not trusted: bounds are proven from its multipliers.
 """
 
-from dataclasses import dataclass
-
 import torch
 from jaxtyping import Float
 from scipy.optimize import linprog
@@ -24,21 +22,6 @@ _OPTIONS = {
     "primal_feasibility_tolerance": SOLVER_TOLERANCE,
     "dual_feasibility_tolerance": SOLVER_TOLERANCE,
 }
-
-
-@dataclass(frozen=True)
-class LeastNorm:
-    """The distribution of least Euclidean norm in P.
-
-    Attributes:
-        point: The distribution.
-        gap: Duality gap of ‖x‖²/2; the true minimiser lies within sqrt(2 * gap) of ``point``.
-        error: Largest |xᵀ B − aᵀ B|.
-    """
-
-    point: Float[Tensor, " key"]
-    gap: float
-    error: float
 
 
 def by_simplex(

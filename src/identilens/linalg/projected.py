@@ -19,8 +19,8 @@ from identilens.linalg.rows import FullRows, RowProjector
 from identilens.linalg.simplex import (
     SimplexSpace,
     centred_rank,
+    joint_space,
     simplex_span,
-    space_on,
 )
 from identilens.linalg.tolerance import relative_tolerance
 
@@ -162,17 +162,12 @@ class ProjectedValues:
         Raises:
             InputError: For a mask of another length, or a mask without a visible key.
         """
-        seen = (
-            torch.ones(self.keys, dtype=torch.bool, device=self.compact.device)
-            if visible is None
-            else visible
+        if visible is None:
+            visible = torch.ones(self.keys, dtype=torch.bool, device=self.compact.device)
+        check_mask(visible[None], 1, self.keys)
+        return joint_space(
+            self.compact.detach()[None], visible, self.tolerance_of(int(visible.sum()))
         )
-        if seen.shape[0] != self.keys or not seen.any():
-            raise InputError(
-                f"expected a mask over {self.keys} keys with at least one visible; got {seen.shape[0]} keys, "
-                f"{int(seen.sum())} visible; pass the row of the mask with which the weights were computed."
-            )
-        return space_on(self.compact.detach(), seen, self.tolerance_of(int(seen.sum())))
 
     def simplex_spaces(
         self, queries: int, visible: Bool[Tensor, "query key"] | None = None

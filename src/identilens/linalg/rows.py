@@ -18,6 +18,9 @@ BLOCK = 64
 Tolerance = Callable[[Any], Any]
 """Returns the tolerance of T at so many keys, or of T at each of several numbers of keys."""
 
+Mixer = Callable[[slice, Tensor], tuple[Tensor, Tensor, Tensor]]
+"""Takes rows and their weights a; returns what P a mixes of each key's columns, ‖P a‖² and ‖(I − P) 1‖²."""
+
 
 class RowProjector(ABC):
     """Projects each row on the column space of T at the keys that it sees (Brunner et al. 2020, Eq. 9).
@@ -40,7 +43,7 @@ class RowProjector(ABC):
         self.tolerance, self.visible = tolerance, visible
         self.keys, self.width = self.white.shape[-2:]
         self.share = max(len(compact), 1) // max(len(self.white), 1)
-        self.rank: Int[Tensor, " head"] = factor.rank
+        self.rank = factor.rank
         self._full_width = factor.rank == compact.shape[-1]
         self._row_bytes = 0
 
@@ -75,6 +78,16 @@ class RowProjector(ABC):
             result[:, rows] = self.project(rows, result[:, rows])[0]
         return result
 
+    def mixer(self, columns: Float[Tensor, "head key c"]) -> Mixer:
+        """Return what mixes each key's columns by effective attention."""
+
+        def mix(rows: slice, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            effective, outside = self.project(rows, weights)
+            squares = torch.linalg.vector_norm(effective, dim=-1).square()
+            return effective @ columns[:, : weights.shape[-1]], squares, outside
+
+        return mix
+
     def _spaces(self, heads: Float[Tensor, "head row c"]) -> Float[Tensor, "space all c"]:
         """Return the rows of heads that share values one after another."""
         return heads.reshape(len(self.white), self.share * heads.shape[1], heads.shape[-1])
@@ -89,6 +102,7 @@ class FullRows(RowProjector):
     def __init__(self, compact: Tensor, factor: Factor, tolerance: Tolerance, queries: int) -> None:
         every = torch.ones(1, compact.shape[1], dtype=torch.bool, device=compact.device)
         super().__init__(compact, factor, tolerance, every.expand(queries, -1))
+        self._basis = self.white.repeat_interleave(self.share, 0)
         self._outside = ones_outside(factor).repeat_interleave(self.share)[:, None]
 
     def row_ranks(self) -> Int[Tensor, "head query"]:
@@ -97,5 +111,15 @@ class FullRows(RowProjector):
 
     def project(self, rows: slice, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return W Wᵀ a, and what is left of the ones, which is the same in all rows."""
-        projected = self._heads(self._spaces(weights) @ self.white @ self.white.mT)
-        return projected, self._outside.expand(weights.shape[:2])
+        return weights @ self._basis @ self._basis.mT, self._outside.expand(weights.shape[:2])
+
+    def mixer(self, columns: Tensor) -> Mixer:
+        """Return what mixes by way of W, so that no row of effective attention is computed."""
+        inner = self._basis.mT @ columns
+
+        def mix(rows: slice, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            coordinates = weights @ self._basis
+            squares = torch.linalg.vector_norm(coordinates, dim=-1).square()
+            return coordinates @ inner, squares, self._outside.expand(weights.shape[:2])
+
+        return mix

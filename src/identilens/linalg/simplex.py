@@ -123,23 +123,6 @@ def least_outside(
     return tolerance(sizes).square() * sizes
 
 
-@one_thread()
-def space_on(
-    compact: Float[Tensor, "key r"], visible: Bool[Tensor, " key"], tolerance: float
-) -> SimplexSpace:
-    """Return the space of a row that sees some keys; its rank is by `centred_rank`.
-
-    ``compact`` is F, float64; at least one key is visible. On one thread. Cost O(n r²).
-    """
-    span = simplex_span(compact[visible], tolerance)
-    # QR once more: columns are orthogonal to the constant only up to rounding relative to their singular value.
-    basis = span.basis[:, : int(span.rank)]
-    kept = torch.linalg.qr(basis).Q
-    scales = torch.linalg.vector_norm(kept.mT @ compact[visible], dim=1)
-    scales[0] = torch.inf
-    return SimplexSpace(_spread(kept, visible), scales, visible, tolerance, basis)
-
-
 def _spread(
     columns: Float[Tensor, "seen k"], visible: Bool[Tensor, " key"]
 ) -> Float[Tensor, "key k"]:
@@ -148,22 +131,27 @@ def _spread(
     )
 
 
+@one_thread()
 def joint_space(
     compact: Float[Tensor, "head key d"], visible: Bool[Tensor, " key"], tolerance: float
 ) -> SimplexSpace:
-    """Return the space of the rows of several heads, one after another, whose outputs' sum must not change.
+    """Return the space of the rows of one or several heads, one after another, whose outputs' sum must not change.
 
-    ``compact`` are the heads' T in coordinates that they share. The sum of every row stays. Without ``free``: it is for
-    programs in which the sum of the outputs may change a little.
+    ``compact`` are the heads' T in coordinates that they share, float64; at least one key is visible. The sum of every
+    row stays, and the rank of one row is by `centred_rank`. The space of several has no ``free``: it is for programs in
+    which the sum of the outputs may change a little. On one thread. Cost O(n r²).
     """
     seen = compact[:, visible]
     heads, keys, _ = seen.shape
-    centred = (seen - seen.mean(1, keepdim=True)).flatten(0, 1)
-    left, sigma, _ = svd(centred)
+    left, sigma, _ = svd((seen - seen.mean(1, keepdim=True)).flatten(0, 1))
     kept = sigma > tolerance * singular_values(seen.flatten(0, 1))[:1]
     ones = torch.eye(heads).to(left).repeat_interleave(keys, 0) / keys**0.5
+    basis = torch.cat([ones, left[:, kept]], 1)
     everywhere = visible.repeat(heads)
+    # QR once more: columns are orthogonal to the constant only up to rounding relative to their singular value.
+    columns = _spread(torch.linalg.qr(basis).Q, everywhere)
     scales = torch.cat([torch.full((heads,), torch.inf).to(sigma), sigma[kept]])
-    columns = _spread(torch.cat([ones, left[:, kept]], 1), everywhere)
+    if heads == 1:
+        return SimplexSpace(columns, scales, everywhere, tolerance, basis)
     blocks = torch.arange(heads).repeat_interleave(len(visible))
     return SimplexSpace(columns, scales, everywhere, tolerance, blocks=blocks)

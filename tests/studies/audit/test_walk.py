@@ -12,7 +12,7 @@ SOURCE = ROOT / "src" / "identilens"
 
 
 def test_the_page_names_every_frame_from_the_call_to_the_projector(bundled, monkeypatch):
-    texts, frames, project = idl.examples()[:2], [], FullRows.project
+    texts, frames, mixer = idl.examples()[:2], [], FullRows.mixer
 
     def noted(*args, **options):
         frame = sys._getframe(1)
@@ -27,12 +27,12 @@ def test_the_page_names_every_frame_from_the_call_to_the_projector(bundled, monk
                 )
                 frames.append(f"{place} {name}")
             frame = frame.f_back
-        return project(*args, **options)
+        return mixer(*args, **options)
 
     bundled.prove_once(bundled.read(texts))  # the first batch of a kind also passes the proof
-    monkeypatch.setattr(FullRows, "project", noted)
+    monkeypatch.setattr(FullRows, "mixer", noted)
     idl.audit(bundled, texts, certain_rows=0, examples=0, progress=False)
-    walk = [*reversed(frames), "linalg/rows.py FullRows.project"]
+    walk = [*reversed(frames), "linalg/rows.py FullRows.mixer"]
     assert len(walk) <= 8
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     assert re.findall(r"^\d+\. `(\S+)` `([\w.<>]+)`", page, re.MULTILINE) == [

@@ -1,6 +1,6 @@
 """What is certain about each attention weight: its interval, and the proven order of keys."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
@@ -8,7 +8,6 @@ from torch import Tensor
 
 from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.interior import SharedPrograms
-from identilens.linalg.programs import LeastNorm
 from identilens.measures.attention.row_solver import (
     Ends,
     RowSolver,
@@ -126,8 +125,8 @@ def minimum_norm_alternative(
     projected_values: HeadValues,
     *,
     visible: Bool[Tensor, " key"] | None = None,
-) -> LeastNorm:
-    """Return the distribution of least norm with the same output, with its duality gap.
+) -> Float[Tensor, " key"]:
+    """Return the distribution of least norm with the same output, proven: see `SharedPrograms.least_norm`.
 
     It is like effective attention, but stays on the simplex: the question at the end of Brunner et al. 2020, 3.4.
     Unlike effective attention it is not orthogonal to LN(T).
@@ -136,12 +135,12 @@ def minimum_norm_alternative(
         >>> import torch
         >>> from identilens.measures.attention import minimum_norm_alternative
         >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
-        >>> minimum_norm_alternative(row, T).point
+        >>> minimum_norm_alternative(row, T)
         tensor([0.3333, 0.3333, 0.3333], dtype=torch.float64)
     """
     row, space = row_and_space(weights_row, projected_values, visible)
-    found = SharedPrograms(space.kept[space.visible]).least_norm(row[space.visible])
-    return replace(found, point=filled(torch.zeros_like(row), space, found.point))
+    least = SharedPrograms(space.kept[space.visible]).least_norm(row[space.visible])
+    return filled(torch.zeros_like(row), space, least)
 
 
 def _solver(

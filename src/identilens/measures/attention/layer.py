@@ -21,6 +21,7 @@ BLOCKS = 48
 
 CONSTANT = 1e-12
 """All entries count as equal up to this variance, as a share of the mean square."""
+_TINY = torch.finfo(torch.float64).tiny
 
 
 class Block(NamedTuple):
@@ -80,14 +81,6 @@ class RowSums(NamedTuple):
     totals: Float[Tensor, "2 head row"]
     squares: Float[Tensor, "2 head row"]
     outside: Float[Tensor, "head row"]
-
-    @classmethod
-    def of(cls, sizes: Tensor, *of: Tensor) -> "RowSums":
-        """Return the sums of weights, of effective attention, and what is left of the ones."""
-        *pair, outside = of
-        totals = torch.stack([one.sum(-1) for one in pair])
-        lengths = torch.stack([torch.linalg.vector_norm(one, dim=-1) for one in pair])
-        return cls(sizes, totals, lengths.square(), outside)
 
     def with_sink(self) -> "RowSums":
         """Return the sums with a learned sink as one more key: weight 1 − Σ a, effective weight 0, value 0."""
@@ -179,12 +172,13 @@ def measure_layer(layer: Layer) -> LayerMeasures:
     heads, keys, texts = len(projector.compact), T.keys, len(layer.key_types)
     lengths = torch.linalg.vector_norm(projector.compact, dim=-1)
     types = layer.key_types.repeat_interleave(heads // texts, 0)
-    # One product gives the norms of what is mixed, sums by type, and outputs.
-    columns = torch.cat([lengths[..., None], types, projector.compact], -1)
-    ranks = projector.compact.shape[-1]
+    # One product gives sums by type, of which all are the row's sum, and norms of what is mixed or outputs.
+    columns = torch.cat([types, lengths[..., None]], -1)
+    mix = projector.mixer(torch.cat([types, projector.compact], -1))
     zeros = lengths.new_zeros(12, heads)
     moments, null, error, output, weight = zeros.split([5, 2, 2, 2, 1])
-    received = zeros.new_zeros(2, heads, layer.query_types.shape[-1], types.shape[-1])
+    count = types.shape[-1]
+    received = zeros.new_zeros(2, heads, layer.query_types.shape[-1], count)
     by_key = zeros.new_zeros(heads, 2, keys)
     entries = (sizes + layer.has_sink).sum().double()
     mean_weight = len(sizes) / entries
@@ -196,27 +190,27 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         # No row sees the keys from here on.
         end = int(projector.visible[rows].any(0).nonzero()[-1]) + 1
         weights = weights[..., :end]
-        effective, outside = projector.project(rows, weights)
-        raw, summed = weights @ columns[:, :end, :-ranks], effective @ columns[:, :end, 1:]
-        norms, by_type = raw[..., 0], torch.stack([raw[..., 1:], summed[..., :-ranks]])
+        summed, effective, outside = mix(rows, weights)
+        raw = weights @ columns[:, :end]
+        norms, by_type = raw[..., -1], torch.stack([raw[..., :count], summed[..., :count]])
         both = torch.stack([torch.ones_like(norms), share_of(torch.ones_like(norms), norms)], 1)
         by_key[..., :end] += both @ weights
         adding[:, rows] = outside > least[:, rows]
-        sums = RowSums.of(sizes[rows], weights, effective, outside)
+        squares = torch.stack([torch.linalg.vector_norm(weights, dim=-1).square(), effective])
+        sums = RowSums(sizes[rows], by_type.sum(-1), squares, outside)
         sums = sums.with_sink() if layer.has_sink else sums
         moments += sums.around(mean_weight).sum(-1)
         null += sums.null_squares(adding[:, rows] | layer.has_sink).sum(-1)
         weight += sums.squares[0].sum(-1)
-        queries = layer.query_types[:, rows].repeat_interleave(layer.heads, 0)
-        received += queries.mT @ by_type
+        received += layer.query_types[:, rows].repeat_interleave(layer.heads, 0).mT @ by_type
         outputs = block.outputs.double()
-        sides = torch.stack([summed[..., -ranks:] - outputs, outputs])
-        error += sides.square().sum((-2, -1))
-        norms = torch.linalg.vector_norm(outputs, dim=-1).unflatten(0, (texts, layer.heads))
+        error[0] += torch.linalg.vector_norm(summed[..., count:] - outputs, dim=(1, 2)).square()
+        norms = torch.linalg.vector_norm(outputs, dim=-1)
+        error[1] += norms.square().sum(-1)
+        norms = norms.unflatten(0, (texts, layer.heads))
         shares = share_of(norms, norms.sum(1, keepdim=True))
         output += torch.stack([norms, shares]).sum(-1).flatten(1)
-    tiny = torch.finfo(torch.float64).tiny
-    null_shares = (null / weight.clamp_min(tiny)).clamp(0, 1)
+    null_shares = (null / weight.clamp_min(_TINY)).clamp(0, 1)
     return LayerMeasures(
         rank=projector.rank,
         nullity=sizes[-1] + layer.has_sink - projector.rank,
@@ -224,7 +218,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         null_share=null_shares[0],
         simplex_null_share=null_shares[1],
         pearson=_pearson(moments / entries, mean_weight),
-        reconstruction_error=(error[0] / error[1].clamp_min(tiny)).sqrt(),
+        reconstruction_error=(error[0] / error[1].clamp_min(_TINY)).sqrt(),
         **_sinks(layer, by_key / len(sizes), lengths),
         output_share=output[1] / len(sizes),
         raw_received=received[0],
@@ -300,7 +294,7 @@ def _pearson(moments: Float[Tensor, "5 head"], mean: Float[Tensor, ""]) -> PerHe
     means, (squares, cross) = moments[:2], (moments[2:4], moments[4])
     variances = squares - means.square()
     constant = (variances <= CONSTANT * (squares + mean**2)).any(0)
-    spread = variances.prod(0).clamp_min(torch.finfo(torch.float64).tiny).sqrt()
+    spread = variances.prod(0).clamp_min(_TINY).sqrt()
     return torch.where(constant, torch.nan, ((cross - means.prod(0)) / spread).clamp(-1, 1))
 
 

@@ -212,7 +212,7 @@ def _weights(
         "lo": lo,
         "hi": hi,
         "effective": T.effective(row[None], visible[None])[0][visible],
-        "minimum_norm": minimum_norm_alternative(row, T, visible=visible).point[visible],
+        "minimum_norm": minimum_norm_alternative(row, T, visible=visible)[visible],
         "norm_share": norm_share(row[None], T)[0][visible],
         "contribution": contribution_weights(row[None], T)[0][visible],
         "removal": removal_effect(row[None], T, relative=True)[0][visible],
