@@ -26,9 +26,6 @@ from identilens.studies.outcomes import answer_likelihoods, without_segments
 _UNNAMED = TEMPLATE, REST, SO_FAR, SINK
 """Segments that are not compared with others."""
 
-_TAIL = 60
-"""Last characters of an answer that are shown while it is generated."""
-
 
 class AnswerStudy(LensStudy[AnswerSettings, Answers]):
     """Say where the attention of an answer lies, how much of that is certain, and what of its prompt the answer needs.
@@ -137,7 +134,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         removed = without_segments(lens, part, prompt.ids, prompt.segments, answer, likely)
         unknown = [None] * first
         positions = {
-            "text": part,
+            "text": [part] * len(ids),
             "position": range(len(ids)),
             "token": names,
             "segment": segments,
@@ -160,7 +157,8 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         def told(sequence: Tensor, _: Any) -> Tensor:
             """Pass on the answer so far; nothing stops it."""
             new = sequence[0, len(ids) :]
-            self.tell(" ".join(lens.tokenizer.decode(new).split())[-_TAIL:], len(new))
+            # Its last characters, as many as a line of progress has room for.
+            self.tell(" ".join(lens.tokenizer.decode(new).split())[-60:], len(new))
             return sequence[:, 0] < 0
 
         generate: Any = lens.model.generate
