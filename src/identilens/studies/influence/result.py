@@ -137,12 +137,6 @@ class Influence(Result):
             choices=("text",),
             look={"diverging": True},
         ),
-        "segments": View(
-            title="The answer without a segment of the text",
-            text="Each segment is taken out alone, and the model reads the rest and the same answer.",
-            table="needs",
-            listed=True,
-        ),
         "effects": View(
             heat,
             ("head", "layer", "effect"),
@@ -167,6 +161,12 @@ class Influence(Result):
             text=_KEYS,
             table="keys_by_effect",
             also=("layer", "head", "query_token", "key_token", "norm_share"),
+            listed=True,
+        ),
+        "segments": View(
+            title="The answer without a segment of the text",
+            text="Each segment is taken out alone, and the model reads the rest and the same answer.",
+            table="needs",
             listed=True,
         ),
     }
