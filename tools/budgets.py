@@ -28,7 +28,7 @@ LIMITS = {
     "nodes of models": 60_260,
     "nodes of runs": 22_140,
     "nodes of charts": 13_230,
-    "nodes of studies": 85_380,
+    "nodes of studies": 82_560,
     "nodes of explorer": 7_420,
     "nodes of cli": 7_260,
     "nodes of lab": 40_190,
