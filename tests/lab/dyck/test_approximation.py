@@ -19,7 +19,7 @@ def drawn(*shape, seed=0):
 def unmixed(inner, outer):
     """A layer without attention: outer · relu(inner · x)."""
     none = torch.zeros(inner.shape[1], inner.shape[1]).double()
-    return [PlainLayer(none, none, none, (inner, outer), 0.1)]
+    return [PlainLayer(none, none, none, (inner, outer))]
 
 
 def linear(weight):
@@ -53,8 +53,8 @@ def test_the_largest_error_of_a_single_relu():
 def test_the_maximised_error_is_never_below_the_sampled_one(seed, starts, steps):
     target, sizes = small_target(size=2, key_size=2, width=3, seed=seed), Sizes(4, 2, 3)
     with pytest.raises(InputError, match="do not fit"):
-        prune_to(target, random_transformer(sizes, 1, 0.1, seed), sizes)
-    pruned = prune_to(target, random_transformer(sizes, 4, 0.1, seed), sizes)
+        prune_to(target, random_transformer(sizes, 1, seed), sizes)
+    pruned = prune_to(target, random_transformer(sizes, 4, seed), sizes)
     found = approximation_error(target, pruned, inputs=60, starts=starts, steps=steps)
     assert found.maximised >= found.sampled > 0
     assert found == approximation_error(target, pruned, inputs=60, starts=starts, steps=steps)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
 
 import torch
 from jaxtyping import Float
@@ -12,33 +11,28 @@ from identilens.errors import InputError
 from identilens.lab.dyck.embeddings import pair_symbols
 from identilens.lab.dyck.language import Dyck
 
-Through = Literal["norm", "identity"]
-
 
 @dataclass(frozen=True, eq=False)
 class SecondLayer:
     """Attention of one head after a minimal first layer; symbols are numbered as in `embeddings.symbols`.
 
     Attributes:
-        embeddings: e(τ) of every symbol.
         scores: Logits of the attention.
         values: W_V e(τ), with the projection of the head output.
-        through: What follows: a LayerNorm, which uses only the part orthogonal to the ones (P_⊥), or nothing.
     """
 
-    embeddings: Float[Tensor, "symbol d_in"]
     scores: Float[Tensor, "query key"]
     values: Float[Tensor, "symbol d"]
-    through: Through = "norm"
 
     def contributions(self) -> Float[Tensor, "query key d"]:
         """Return u(τ_q, τ_k) = P_⊥ exp(score) W_V e(τ_k) (Eq. 12), divided by the query's largest exp(score).
 
-        This scale cancels in every quotient S/P, and prevents an overflow of exp.
+        P_⊥ is what the LayerNorm after the attention uses. The scale cancels in every quotient S/P, and prevents an
+        overflow of exp.
         """
-        scores, values = self.scores.double(), self.values
-        values = values - values.mean(1, keepdim=True) if self.through == "norm" else values
-        return (scores - scores.amax(1, keepdim=True)).exp()[..., None] * values.double()
+        scores, values = self.scores.double(), self.values.double()
+        centred = values - values.mean(1, keepdim=True)
+        return (scores - scores.amax(1, keepdim=True)).exp()[..., None] * centred
 
 
 def second_layer(
@@ -46,7 +40,6 @@ def second_layer(
     query_weight: Float[Tensor, "d_k d_in"],
     key_weight: Float[Tensor, "d_k d_in"],
     value_weight: Float[Tensor, "d d_in"],
-    through: Through = "norm",
 ) -> SecondLayer:
     """Return a second layer from its weights: scores (W_Q e)·(W_K e')/√d_k, values W_V e'.
 
@@ -60,7 +53,7 @@ def second_layer(
     scores = (
         (e @ query_weight.double().T) @ (e @ key_weight.double().T).T / len(query_weight) ** 0.5
     )
-    return SecondLayer(embeddings, scores, e @ value_weight.double().T, through)
+    return SecondLayer(scores, e @ value_weight.double().T)
 
 
 @dataclass(frozen=True, eq=False)

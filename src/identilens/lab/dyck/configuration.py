@@ -17,10 +17,10 @@ class DyckConfig(PreTrainedConfig):
 
     ``block`` is the kind of layer. ``gpt`` is the standard pre-norm block (Eq. 49 with the usual norms). ``paper`` is
     Eq. 6, whose attention output goes through a LayerNorm to unit length. ``minimal`` is the standard block without
-    residual connections, output projection, feed-forward block and final norm: attention between the block's two norms
-    (without them if ``minimal_norms`` is False). ``first_layer`` is ``learned`` for token embeddings, or a minimal
+    residual connections, output projection, feed-forward block and final norm: attention between the block's two norms.
+    ``first_layer`` is ``learned`` for token embeddings, or a minimal
     first layer (Assumption 1): the name of its embedding, or ``given`` for a table of your own. The layers built here
-    then follow it. ``positions`` is ``none``, or ``linear``: a learned direction times i/``position_scale``.
+    then follow it. ``positions`` is ``none``, or ``linear``: a learned direction times i/6000.
     """
 
     model_type = "identilens_dyck"
@@ -37,8 +37,6 @@ class DyckConfig(PreTrainedConfig):
     block: Literal["gpt", "paper", "minimal"] = "gpt"
     first_layer: Literal["learned", "given", "one-hot", "type-depth", "angle"] = "learned"
     positions: Literal["none", "linear"] = "none"
-    position_scale: float | int = 6000.0
-    minimal_norms: bool = True
     # For the paper's block: hidden widths of g in each layer, its residual connection, and C_LN of Eq. 7.
     projection_widths: list[list[int]] | None = None
     projection_residual: bool = True

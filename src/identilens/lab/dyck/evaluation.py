@@ -28,14 +28,10 @@ class Accuracy:
         argmax: Share of the prefixes that end with a closing bracket for which the right one has the largest logit
             of all closing brackets, given the rest of the prefix (the paper's text).
         threshold: Share of positions with a non-empty stack where P(right close) / P(any close) > 0.8 (paper's code).
-        prefixes: Number of prefixes for ``argmax``.
-        places: Number of positions for ``threshold``.
     """
 
     argmax: float
     threshold: float
-    prefixes: int
-    places: int
 
 
 @torch.no_grad()
@@ -62,12 +58,8 @@ def closing_accuracy(
         right[0] += ((probabilities.argmax(-1) == wanted) & ends).sum((1, 2)).cpu()
         certain = probabilities.take_along_dim(wanted[None, ..., None], -1)[..., 0] > CERTAIN
         right[1] += (certain & there).sum((1, 2)).cpu()
-    prefixes, places = int(closing.sum()), int(counted.sum())
-    argmax, threshold = (right / torch.tensor([[max(1, prefixes)], [max(1, places)]])).tolist()
-    return [
-        Accuracy(first, second, prefixes, places)
-        for first, second in zip(argmax, threshold, strict=True)
-    ]
+    totals = torch.stack([closing.sum(), counted.sum()]).clamp_min(1).cpu()
+    return [Accuracy(*shares) for shares in (right / totals[:, None]).T.tolist()]
 
 
 def generalisation(

@@ -90,9 +90,7 @@ class Sizes:
         return attention + 2 * self.embedding * self.projection + 2 * self.projection**2
 
 
-def random_transformer(
-    sizes: Sizes, layers: int, norm_constant: float, seed: int
-) -> list[PlainLayer]:
+def random_transformer(sizes: Sizes, layers: int, seed: int) -> list[PlainLayer]:
     """Return Theorem 3's random transformer: layers with a 4-layer g, every weight uniform on [−1, 1]."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -106,7 +104,6 @@ def random_transformer(
             drawn(sizes.key_size, d),
             drawn(d, d),
             (drawn(wide, d), drawn(wide, wide), drawn(wide, wide), drawn(d, wide)),
-            norm_constant,
         )
         for _ in range(layers)
     ]

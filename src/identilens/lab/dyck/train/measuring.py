@@ -203,10 +203,8 @@ def model_second_layer(model: DyckForCausalLM) -> SecondLayer | None:
     if config.block != "minimal" or config.num_attention_heads > 1:
         return None
     embeddings = model.get_buffer("dyck.embeddings.symbol_table")[:, : config.d_in]
-    if config.minimal_norms:
-        embeddings = model.get_submodule("dyck.layers.0.norm_1")(embeddings).detach()
-    through = "norm" if config.minimal_norms else "identity"
-    return second_layer(embeddings, *attention_weights(model, 0), through=through)
+    embeddings = model.get_submodule("dyck.layers.0.norm_1")(embeddings).detach()
+    return second_layer(embeddings, *attention_weights(model, 0))
 
 
 def pattern_table(
