@@ -60,7 +60,7 @@ def reproduction(report: Report, settings: TaskSettings, out: Path, **run: Any) 
         used[f"learning_rate of the {model}"] = ReversalSettings(
             model=model, learning_rate=rate
         ).rate
-    return Reproduction(used, {"accuracy": accuracy, **tables}, findings, charts, settings.seed)
+    return Reproduction(used, {"accuracy": accuracy, **tables}, findings, charts)
 
 
 def attention_of_an_input(runs: list[Reversal], accuracy: pl.DataFrame) -> Parts:

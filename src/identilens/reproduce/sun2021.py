@@ -76,7 +76,7 @@ def sun2021(
     )
     charts = {"token_types": choose(chart, "task", "Task", list(settings.tasks))}
     used = {**settings.recorded(), **weights}
-    return Reproduction(used, {"token_types": table}, findings, charts, settings.seed)
+    return Reproduction(used, {"token_types": table}, findings, charts)
 
 
 def by_type(result: Audit) -> pl.DataFrame:

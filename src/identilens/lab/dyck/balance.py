@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.errors import InputError
 from identilens.lab.dyck.embeddings import pair_symbols
 from identilens.lab.dyck.language import Dyck
 
@@ -86,7 +85,8 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
     adjacent pair of type j (Eq. 16). Let t be the prefix of least ‖Q‖, and t' the prefix of least ‖Q‖ among those with
     another last bracket. Then P_{d,j} = ‖Q(t')‖ (Eq. 17), the larger of the two. The model must distinguish both, so
     that S cannot be much larger than P/N on length N (Theorem 2). Queries have depth 1 to D − 1: after others no
-    bracket is open, or no bracket can have been closed. There are k^d prefixes for each query of depth d.
+    bracket is open, or no bracket can have been closed. There are k^d prefixes for each query of depth d. With one
+    type or depth 1 nothing is to be distinguished.
 
     Examples:
         >>> import torch
@@ -97,20 +97,8 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
         >>> result = measure_balance(language, second_layer(torch.eye(9), query, key, value))
         >>> result.violation > 0
         True
-
-    Raises:
-        InputError: For one type of brackets or depth 1, where nothing is to be distinguished, or over 100,000 prefixes.
     """
     k, D = language.types, language.max_depth
-    if k < 2 or D < 2:
-        raise InputError(
-            f"expected at least 2 types and depth 2, got {k} and {D}: otherwise the next closing bracket is "
-            "always known"
-        )
-    if k ** (D - 1) > 10**5:
-        raise InputError(
-            f"{k}^{D - 1} prefixes are too many to search; choose fewer types or less depth"
-        )
     opens, closes = pair_symbols(language)
     u = layer.contributions()[closes[:, 1:]].transpose(0, 1)
     pairs = torch.linalg.vector_norm(u[:, :, opens] + u[:, :, closes], dim=-1).permute(0, 3, 2, 1)

@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.errors import InputError
 from identilens.lab.dyck.plain import PlainLayer
 
 _ENTRIES = 2**22
@@ -129,11 +128,6 @@ def prune_to(
     for first in range(len(large) - 1):
         if untouched not in (first, first + 1) and first - 1 not in pairs:
             pairs.append(first)
-    if len(pairs) < len(target):
-        count = len(target)
-        raise InputError(
-            f"{count} pairs of layers do not fit into {len(large)} layers; use {4 * count} layers"
-        )
     pruned = [_identity(layer, sizes) for layer in large]
     for layer, first in zip(target, pairs, strict=False):
         pruned[first], pruned[first + 1] = _pair(layer, large[first], large[first + 1], sizes)

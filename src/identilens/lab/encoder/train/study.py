@@ -171,7 +171,7 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
         super().__init__(settings)
         self.task = TASKS[settings.task]
         self.splits = read_splits(
-            self.task, settings.data, hub=settings.hub, seed=settings.seed, limit=settings.limit
+            self.task, settings.data, seed=settings.seed, limit=settings.limit
         )
 
     def identity(self) -> Identity:
