@@ -131,10 +131,9 @@ def answer(
     lens: Lens,
     chats: typing.Any,
     *,
+    tolerance: float | int | str | collections.abc.Sequence[float | str] | None = ...,
     max_new_tokens: int = ...,
     bounded: int = ...,
-    tolerance: float | int | str | collections.abc.Sequence[float | str] | None = ...,
-    needed: bool = ...,
     seed: int = ...,
     settings: typing.Any = ...,
     out: str | pathlib.Path | None = ...,
@@ -157,14 +156,14 @@ def answer(
         chats: A prompt; a list of messages, each with ``role`` and ``content``; a mapping with ``prompt`` or
             ``messages``, and ``answer`` (after a prompt with the space before it) and ``segments`` (by name: words,
             or first character and the one after the last) if wanted; or a list of these.
+        tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
+            (model, bfloat16, float16, float32); 0 by default.
         max_new_tokens: Largest number of tokens that are generated, the most likely one each time. The model's stop
             token ends an answer earlier.
         bounded: Rows of attention whose ends are proven, so many of each layer, drawn by the seed from those of all
             heads and tokens of the answer. Attention itself is measured in all rows.
         tolerance: How much a head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
             (model, bfloat16, float16, float32).
-        needed: Also run the model without each segment of the prompt, once for each, and take the probability of the
-            answer again.
         seed: Seed of the drawn rows.
         settings: All settings at once, as a `identilens.studies.answer.settings.AnswerSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
@@ -270,7 +269,7 @@ def certify(
     claim: typing.Any | str | collections.abc.Sequence[typing.Any] = ...,
     pattern: str | collections.abc.Sequence[str] = ...,
     segment: typing.Any | str | collections.abc.Sequence[typing.Any] = ...,
-    source: typing.Any | str | collections.abc.Sequence[typing.Any] = ...,
+    source: str | collections.abc.Sequence[str] = ...,
     certificates: bool = ...,
     order: bool = ...,
     settings: typing.Any = ...,
@@ -312,8 +311,7 @@ def certify(
         segment: A part of the text whose attention is certified as a claim, as name=words, or as name=start:end by
             characters. Of two or three segments also how much more attention one gets than another.
         source: The token whose logit is split by source: what each key of a row adds to it is certified as a claim. A
-            text such as " river", a number, or "most likely"; of two, the difference of their logits. In Python also a
-            direction of the residual stream.
+            text such as " river", a number, or "most likely"; of two, the difference of their logits.
         certificates: Write a file for each claim, row and tolerance, from which anyone can check the ends.
         order: Certify also which keys have the same order in every alternative; takes about twice as long.
         settings: All settings at once, as a `identilens.studies.certify.settings.CertifySettings`; those that are passed by name come first.
@@ -421,6 +419,7 @@ def influence(
     outcome: typing.Literal['head', 'layer', 'states', 'prediction'] = ...,
     answer: int | str | collections.abc.Sequence[int | str] | None = ...,
     decision: str | None = ...,
+    without: str | collections.abc.Sequence[str] = ...,
     directions: int = ...,
     removed: int | None = ...,
     seed: int = ...,
@@ -457,6 +456,8 @@ def influence(
             positions by default. A classifier has one prediction.
         decision: An answer that follows each text, of one token or several: the predictions of its tokens count, and
             the change of its log probability without each head is measured, too. The space before it may be left out.
+        without: A segment that is taken out of each text before the decision, as name=words, or as name=start:end by
+            characters: how likely the decision is then. The last token stays.
         directions: Random directions of an estimate, each one backward pass; 0 for no estimates.
         removed: Heads of each text that are removed: those with the largest estimates. All by default, or 32 where
             more than 512 are chosen; the others have an estimate only.
@@ -634,7 +635,7 @@ def patterns(
     r"""Score every head on published patterns of attention, and bound the scores over all alternatives.
 
     The score is the mean attention to the keys that a pattern names (the previous token, tokens that followed the same
-    token before, a word's syntactic head, and others), over rows drawn by the seed. Rows choose independently, so the
+    token before, and others), over rows drawn by the seed. Rows choose independently, so the
     mean of the proven ends of the rows is a proven interval of the score: what the head could show with the same output
     in every row. Patterns:
     `identilens.measures.attention.pattern_keys`; protocol: docs/patterns.md.
@@ -649,9 +650,8 @@ def patterns(
         tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
             (model, bfloat16, float16, float32); 0 by default.
         pattern: Patterns: previous, next, current, first, duplicate, induction, separator, punctuation. Default: all.
-            Of sentences from a treebank also arcs, or single relations, such as "nsubj to head" or "nsubj from head".
-        rows: Rows (or arcs) of each text, layer and pattern that the score rests on, drawn by the seed from those that
-            have the pattern; the same for all heads of a layer.
+        rows: Rows of each text, layer and pattern that the score rests on, drawn by the seed from those that have the
+            pattern; the same for all heads of a layer.
         least_score: Score from which on a head is called by the pattern.
         repeated: Tokens of a random sequence that stands twice in a row, as further texts; 0 for none. Induction is
             usually measured on them.

@@ -6,8 +6,8 @@ functionals are made here, and `identilens.certify` proves the ends of each in t
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 
@@ -46,7 +46,6 @@ _LIKE = (
     "the claim with identilens.claims.mass or order"
 )
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
-"""A number in a claim: decimal, in ASCII."""
 
 _COMPARED = 3
 """Segments that are named at most where each is compared with every other one."""
@@ -90,12 +89,8 @@ class Claim:
         counting: The coefficients.
         sign: ``>``, ``<``, or nothing.
         bound: The number that the value is compared with.
-        text: Number of the only text that the claim is about; None for all.
-        layer: Likewise of the layer.
-        head: Likewise of the head.
-        queries: Positions of the rows that the claim is about; None for all.
+        rows: The rows that the claim is about: text, layer, head, queries; see `at`.
         digest: Sha256 of the numbers that the words do not tell.
-        keys: The keys and words that it names.
 
     Examples:
         >>> import identilens as idl
@@ -109,12 +104,8 @@ class Claim:
     counting: Counting
     sign: str = ""
     bound: float = 0.0
-    text: int | None = None
-    layer: int | None = None
-    head: int | None = None
-    queries: tuple[int, ...] | None = None
+    rows: Mapping[str, int | Sequence[int]] = field(default_factory=dict)
     digest: str = ""
-    keys: tuple[Keys, ...] = ()
 
     @classmethod
     def read(cls, words: str) -> "Claim":
@@ -124,23 +115,20 @@ class Claim:
             SettingError: If they have another form.
         """
         match = _FORM.fullmatch(words)
-        if match is None:
+        if match is None or (match[3] and _NUMBER.fullmatch(match[1])):
             raise SettingError("claim", _LIKE, words)
-        left, sign, right = match[1], match[2] or "", match[3]
-        if right is None:
-            return replace(mass(left), words=words)
-        number = _NUMBER.fullmatch(right)
-        if _NUMBER.fullmatch(left):
-            raise SettingError("claim", _LIKE, words)
-        if number:
-            return replace(mass(left), words=words, sign=sign, bound=float(right))
-        return replace(order(left, right), words=words, sign=sign)
+        left, sign, right = match.groups("")
+        claim = mass(left)
+        if _NUMBER.fullmatch(right):
+            claim = replace(claim, bound=float(right))
+        elif right:
+            claim = order(left, right)
+        return replace(claim, words=words, sign=sign)
 
     @property
     def recorded(self) -> str:
         """The claim as provenance has it: the words, and what they leave out."""
-        where = {name: getattr(self, name) for name in ("text", "layer", "head", "queries")}
-        told = [f"{name} {value}" for name, value in where.items() if value is not None]
+        told = [f"{name} {value}" for name, value in self.rows.items()]
         return ", ".join([self.words, *told, *filter(None, [self.digest])])
 
     def at(
@@ -156,11 +144,11 @@ class Claim:
         Examples:
             >>> import identilens as idl
             >>> idl.claims.weight(3, above=0.2).at(layer=3, head=9, queries=10).recorded
-            'key 3 > 0.2, layer 3, head 9, queries (10,)'
+            'key 3 > 0.2, layer 3, head 9, queries 10'
         """
-        rows = (queries,) if isinstance(queries, int) else queries
-        own = None if rows is None else tuple(rows)
-        return replace(self, text=text, layer=layer, head=head, queries=own)
+        given = {"text": text, "layer": layer, "head": head, "queries": queries}
+        rows = {name: value for name, value in given.items() if value is not None}
+        return replace(self, rows=rows)
 
     def coefficients(self, row: ClaimRow) -> Float[Tensor, " key"] | None:
         """Return the coefficient of each key of a row; None for a row that the claim is not about.
@@ -168,33 +156,26 @@ class Claim:
         Raises:
             InputError: If the row lacks what the claim names.
         """
-        asked = (self.text, self.layer, self.head)
-        own = (row.text, row.head.layer, row.head.head)
-        elsewhere = any(one not in (None, is_at) for one, is_at in zip(asked, own, strict=True))
-        if elsewhere or (self.queries is not None and row.query not in self.queries):
-            return None
+        head = row.head
+        own = {"text": row.text, "layer": head.layer, "head": head.head, "queries": row.query}
+        for name, rows in self.rows.items():
+            if own[name] not in ([rows] if isinstance(rows, int) else rows):
+                return None
         return self.counting(row)
-
-    def check(self, spelling: Spelling, text: int) -> None:
-        """Check that a text has what the claim names, if it is about this text.
-
-        Raises:
-            InputError: For a key or words that the text lacks.
-        """
-        for key in self.keys if self.text in (None, text) else ():
-            _runs(key, spelling, text)
 
     def verdict(self, lo: float, hi: float) -> str | None:
         """Return what the ends of an interval say of the claim; None where nothing is compared."""
-        return verdict_of(self.sign, self.bound, lo, hi) if self.sign else None
+        return verdict_of(self.sign, self.bound, lo, hi)
 
 
-def verdict_of(sign: str, bound: float, lo: float, hi: float) -> str:
+def verdict_of(sign: str, bound: float, lo: float, hi: float) -> str | None:
     """Return what the ends of an interval say of the claim that the value is above (>) or below (<) a bound."""
+    if not sign:
+        return None
     above, below = lo > bound + ORDER_MARGIN, hi < bound - ORDER_MARGIN
-    if not (above or below):
-        return OPEN
-    return TRUE if above == (sign == ">") else FALSE
+    if above or below:
+        return TRUE if above == (sign == ">") else FALSE
+    return OPEN
 
 
 def weight(key: Keys, *, above: float | None = None, below: float | None = None) -> Claim:
@@ -212,14 +193,9 @@ def weight(key: Keys, *, above: float | None = None, below: float | None = None)
         >>> import identilens as idl
         >>> idl.claims.weight(3, above=0.2).words
         'key 3 > 0.2'
-        >>> idl.claims.weight(3).verdict(0.1, 0.2) is None
-        True
     """
-    return _compared(
-        Claim(_name(key), f"attention to {_named(key)}", partial(_keys, key), keys=(key,)),
-        above,
-        below,
-    )
+    subject = f"attention to {_name(key, repr)}"
+    return _compared(Claim(_name(key), subject, partial(_keys, key)), above, below)
 
 
 def mass(words: str, *, above: float | None = None, below: float | None = None) -> Claim:
@@ -237,10 +213,7 @@ def mass(words: str, *, above: float | None = None, below: float | None = None) 
 
     Examples:
         >>> import identilens as idl
-        >>> lens = idl.load("bundled")
-        >>> claim = idl.claims.mass("tailor", above=0.01)
-        >>> found = idl.certify(lens, idl.examples()[0], layers=3, heads=9, queries=10, tolerance=0, claim=claim)
-        >>> found.claims["verdict"].item()
+        >>> idl.claims.mass("the storm", above=0.3).verdict(0.31, 0.4)
         'true in every alternative'
     """
     return weight(words, above=above, below=below)
@@ -259,9 +232,30 @@ def segment(name: str, place: Iterable[int] | str) -> Claim:
         "attention to 'document 1'"
     """
     own = place if isinstance(place, str) else tuple(place)
-    words = (own,) if isinstance(own, str) and isinstance(read_place(own), str) else ()
-    counting = partial(_segment, own)
-    return Claim(name, f"attention to {name!r}", counting, digest=str(own), keys=words)
+    subject = f"attention to {name!r}"
+    return Claim(name, subject, partial(_segment, own), digest=str(own))
+
+
+def segment_keys(place: str | Sequence[int], spelling: Spelling, text: int) -> list[int]:
+    """Return the keys of a segment: of characters, those that have most of theirs within it.
+
+    Raises:
+        InputError: If the text lacks it.
+    """
+    if not isinstance(place, str):
+        return list(place)
+    where = read_place(place)
+    if isinstance(where, str):
+        return [key for start, end in _runs(where, spelling, text) for key in range(start, end)]
+    first, last = where
+    keys = [
+        key
+        for key, (start, end) in enumerate(spelling.spans)
+        if 2 * (min(end, last) - max(start, first)) > end - start
+    ]
+    if not keys:
+        raise InputError(f"text {text} has no tokens at the characters {place}.")
+    return keys
 
 
 def read_segment(words: str) -> tuple[str, str]:
@@ -282,6 +276,31 @@ def compared(named: Sequence[Claim], others: Sequence[Claim]) -> list[Claim]:
     return [difference(one, other) for one, other in pairs if one.words != other.words]
 
 
+def functionals_of(claims: Iterable[Claim], row: ClaimRow) -> dict[Claim, Float[Tensor, " key"]]:
+    """Return the claims that are about a row, each with its coefficients."""
+    counted = ((claim, claim.coefficients(row)) for claim in claims)
+    return {claim: keys for claim, keys in counted if keys is not None}
+
+
+def segments_by_name(names: Sequence[str], unnamed: Container[str]) -> list[Claim]:
+    """Return claims on the segment that each key is of, and on how much more a named one has than each other."""
+    segments = [
+        segment(name, [key for key, own in enumerate(names) if own == name])
+        for name in dict.fromkeys(names)
+    ]
+    named = [one for one in segments if one.words not in unnamed]
+    return [*segments, *compared(named, segments)]
+
+
+def read_claims(
+    claims: Iterable[Claim | str], patterns: Iterable[str], segments: Iterable[Claim | str]
+) -> list[Claim]:
+    """Return claims as they are or from their words, those on patterns and segments, and on a few segments compared."""
+    read = [one if isinstance(one, Claim) else Claim.read(one) for one in claims]
+    named = [one if isinstance(one, Claim) else segment(*read_segment(one)) for one in segments]
+    return [*read, *map(pattern, patterns), *named, *compared(named, named)]
+
+
 def difference(first: Claim, second: Claim) -> Claim:
     """Return a claim on the value of one claim less that of another.
 
@@ -295,7 +314,6 @@ def difference(first: Claim, second: Claim) -> Claim:
         f"{first.subject} minus {second.subject}",
         partial(_difference, first, second),
         digest=first.digest + second.digest,
-        keys=(*first.keys, *second.keys),
     )
 
 
@@ -314,7 +332,7 @@ def order(first: Keys, second: Keys) -> Claim:
 def pattern(name: str, *, above: float | None = None, below: float | None = None) -> Claim:
     """Return a claim on the attention to the keys of a published pattern: previous token, induction and others.
 
-    Rows in which the pattern has no key, or is all that the row sees, are left out.
+    Rows in which the pattern has no key, or is all that the row sees, are left out, and all of cross-attention.
 
     Args:
         name: One of the names in `identilens.measures.attention.PATTERNS`.
@@ -331,9 +349,8 @@ def pattern(name: str, *, above: float | None = None, below: float | None = None
     """
     if name not in PATTERNS:
         raise SettingError("pattern", f"to be one of {', '.join(PATTERNS)}", name)
-    return _compared(
-        Claim(name, f"attention to {PATTERNS[name]}", partial(_pattern, name)), above, below
-    )
+    claim = Claim(name, f"attention to {PATTERNS[name]}", partial(_pattern, name))
+    return _compared(claim, above, below)
 
 
 def source(
@@ -359,20 +376,18 @@ def source(
     Examples:
         >>> import identilens as idl
         >>> import torch
-        >>> lens = idl.load("bundled")
-        >>> claim = idl.claims.source(torch.ones(384), "tailor", name="the sum", above=0.0)
-        >>> claim.words
+        >>> idl.claims.source(torch.ones(384), "tailor", name="the sum", above=0.0).words
         'tailor → the sum > 0'
     """
     if not isinstance(direction, Tensor) or direction.ndim != 1 or not direction.isfinite().all():
         raise SettingError("direction", "as a tensor of d_model finite numbers", direction)
     u = direction.detach().double().cpu()
-    of = "all keys" if key is None else _name(key)
-    subject = f"what {of if key is None else _named(key)} adds to {name}"
-    digest = hashlib.sha256(u.numpy().tobytes()).hexdigest()[:16]
-    counting = partial(_source, u, key)
-    keys = () if key is None else (key,)
-    claim = Claim(f"{of} → {name}", subject, counting, digest=digest, keys=keys)
+    claim = Claim(
+        f"{'all keys' if key is None else _name(key)} → {name}",
+        f"what {'all keys' if key is None else _name(key, repr)} adds to {name}",
+        partial(_source, u, key),
+        digest=hashlib.sha256(u.numpy().tobytes()).hexdigest()[:16],
+    )
     return _compared(claim, above, below)
 
 
@@ -382,33 +397,32 @@ def row_sources(
     """Return what each key that a row sees adds to a direction: a claim on each, with its coefficients."""
     added, visible = _source(direction, None, row), row.head.seen(row.query)
     keys = range(len(added)) if visible is None else visible.nonzero()[:, 0].tolist()
-    units = torch.eye(len(added), dtype=torch.float64)
-    return {source(direction, key, name=name): added[key] * units[key] for key in keys}
+    whole = source(direction, name=name)
+    return {
+        replace(whole, words=f"key {key} → {name}", subject=f"what key {key} adds to {name}"): unit
+        for key, unit in zip(keys, torch.diag(added)[keys], strict=True)
+    }
 
 
 def _compared(claim: Claim, above: float | None, below: float | None) -> Claim:
     if above is not None and below is not None:
         raise SettingError("above", "without below: make a claim for each", above)
-    bound, sign = (above, ">") if below is None else (below, "<")
-    if bound is None:
-        return claim
-    return replace(claim, words=f"{claim.words} {sign} {bound:g}", sign=sign, bound=float(bound))
+    for sign, bound in ((">", above), ("<", below)):
+        if bound is not None:
+            words = f"{claim.words} {sign} {bound:g}"
+            return replace(claim, words=words, sign=sign, bound=float(bound))
+    return claim
 
 
-def _name(key: Keys) -> str:
-    return f"key {key}" if isinstance(key, int) else key
-
-
-def _named(key: Keys) -> str:
-    return f"key {key}" if isinstance(key, int) else repr(key)
+def _name(key: Keys, form: Callable[[str], str] = str) -> str:
+    return f"key {key}" if isinstance(key, int) else form(key)
 
 
 def _keys(key: Keys, row: ClaimRow) -> Float[Tensor, " key"]:
     """Return 1 for a key, or each token of a run that spells words and is seen to its end; 0 for others."""
     found, visible = torch.zeros(len(row.tokens), dtype=torch.float64), row.head.seen(row.query)
     for start, end in _runs(key, row.spelling or Spelling(row.tokens), row.text):
-        seen = isinstance(key, int) or visible is None or bool(visible[start:end].all())
-        found[start:end] = float(seen)
+        found[start:end] = float(visible is None or visible[start:end].all())
     return found
 
 
@@ -433,42 +447,19 @@ def _runs(key: Keys, spelling: Spelling, text: int) -> list[tuple[int, int]]:
 
 def _segment(place: str | Sequence[int], row: ClaimRow) -> Float[Tensor, " key"]:
     found = torch.zeros(len(row.tokens), dtype=torch.float64)
-    found[_positions(place, row)] = 1.0
+    found[segment_keys(place, row.spelling or Spelling(row.tokens), row.text)] = 1.0
     return found
 
 
-def _positions(place: str | Sequence[int], row: ClaimRow) -> list[int]:
-    """Return the keys of a segment: of characters, those that have most of theirs within it."""
-    if not isinstance(place, str):
-        return list(place)
-    spelling, where = row.spelling or Spelling(row.tokens), read_place(place)
-    if isinstance(where, str):
-        runs = _runs(where, spelling, row.text)
-        return [key for start, end in runs for key in range(start, end)]
-    first, last = where
-    keys = [
-        key
-        for key, (start, end) in enumerate(spelling.spans)
-        if 2 * (min(end, last) - max(start, first)) > end - start
-    ]
-    if not keys:
-        raise InputError(f"text {row.text} has no tokens at the characters {place}.")
-    return keys
-
-
 def _difference(first: Claim, second: Claim, row: ClaimRow) -> Float[Tensor, " key"] | None:
-    parts = first.coefficients(row), second.coefficients(row)
-    return None if parts[0] is None or parts[1] is None else parts[0] - parts[1]
+    more, less = first.coefficients(row), second.coefficients(row)
+    return None if more is None or less is None else more - less
 
 
 def _pattern(name: str, row: ClaimRow) -> Float[Tensor, " key"] | None:
     if row.head.kind == "cross":
-        raise InputError(
-            f"the pattern {name!r} compares queries and keys of one sequence. Choose self-attention with "
-            'kind="encoder" or "decoder" (--kind).'
-        )
-    seen = row.head.seen(row.query)
-    keys = pattern_keys(name, row.tokens, row.query, seen)
+        return None
+    keys = pattern_keys(name, row.tokens, row.query, row.head.seen(row.query))
     return None if keys is None else keys.double()
 
 

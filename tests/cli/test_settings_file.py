@@ -167,7 +167,7 @@ def test_a_run_keeps_short_conversations_and_names_the_file_of_long_ones(tmp_pat
     chat = {"prompt": "Schnee 😀 fell on\nthe", "answer": " ice", "segments": {"what": "Schnee"}}
     file.write_text(json.dumps(chat))
     words = ("answer", "--model", "bundled-decoder", "--chat", file, "--segment", "place=on")
-    quick = ("--bounded", 0, "--no-needed")
+    quick = ("--bounded", 0)
     identilens(*words, *quick, "--out", run, code=0)
     moved = file.rename(tmp_path / "moved.json")
     assert "identical, every" in identilens("verify", run, code=0).output

@@ -36,7 +36,11 @@ def answer():
     lens.tokenizer = tokenizer("chatml")
     messages = [*MESSAGES, {"role": "assistant", "content": "nobody came."}]
     found = idl.answer(lens, messages, bounded=3)
-    table = found.table.rename({"functional": "segment", "value": "mass"})
+    token = pl.col("query") - pl.col("query").min()
+    table = found.table.select(
+        "text", "layer", "head", "tolerance", "lo", "hi",
+        token=token, segment="functional", mass="value",
+    )  # fmt: skip
     table = table.filter(~pl.col("segment").str.contains("−"))
     whole = table.unique(["token", "layer", "head", "segment"], keep="first", maintain_order=True)
     return {

@@ -395,15 +395,19 @@ def answered(texts=2, bounded=2, tolerances=("0", "bfloat16")):
                 {"text": text, "position": position, "token": token, "segment": segment, **likely}
             )
         needed += [
-            {"text": text, "segment": segment, "token": token, "without": without[token]}
+            {
+                "text": text, "segment": segment, "token": token, "word": tokens[token - 2][0],
+                "probability": 0.5, "without": without[token],
+            }
             for segment, without in (("question", (0.375, 0.5)), ("document", (0.0625, 0.25)))
             for token in (0, 1)
             if segment in names
-        ]
+        ]  # fmt: skip
         for token in (0, 1):
             for layer in (0, 1):
                 for head in (0, 1):
-                    at = {"text": text, "token": token, "layer": layer, "head": head}
+                    at = {"text": text, "layer": layer, "head": head, "kind": "decoder"}
+                    at["query"] = len(tokens) - 3 + token
                     masses = [0.25, 0.125 + 0.125 * layer, 0.375 - 0.125 * head, 0.125 * token]
                     masses = masses if text == 0 else [0.5, 0.25 + 0.125 * head, 0.125 * token]
                     rows = [

@@ -60,7 +60,7 @@ class Study(ABC, Generic[S, R]):
     settings_type: ClassVar[type[Settings]]
     result_type: ClassVar[type[Result]]
     merge: ClassVar[Mapping[str, Merger]] = {}
-    leaves: ClassVar[str] = ""
+    leaves: str = ""
     alone: ClassVar[str] = ""
 
     folder: Path | None = None

@@ -6,8 +6,13 @@ from math import inf
 import numpy as np
 import polars as pl
 
+from identilens.runs.tables import HEAD
+
 ALIKE = 1e-9
 """Spread of drawn values that says that they are alike: what they do not have in common was not met."""
+
+ABOVE, BELOW, OPEN = "above 0 in every alternative", "below 0 in every alternative", "open"
+"""What the ends of a mean say of its sign."""
 
 _FEW = 4
 """Fewest drawn rows whose spread says something of a mean."""
@@ -34,7 +39,6 @@ def drawn_rows(
 def mean_of_rows(
     table: pl.DataFrame,
     by: Sequence[str],
-    row: Sequence[str],
     least: float = -inf,
     most: float = inf,
 ) -> pl.DataFrame:
@@ -43,17 +47,18 @@ def mean_of_rows(
     Rows that were not drawn have no ends. The mean end is the mean value plus the mean of end − value in the drawn
     rows, within the values that it can have (Cochran 1977, section 7.2, b = 1): unbiased, as each row is drawn with the
     same probability. ``lo_error`` and ``hi_error`` are standard errors, of ``rows`` drawn from ``population`` as if
-    without regard to layers: 0 where all rows were, null from fewer than four, or if all drawn rows are alike.
+    without regard to layers: 0 where all rows were, null from fewer than four, or if all drawn rows are alike. The
+    ``verdict`` is on the sign of the mean: estimated ends are taken two standard errors farther, and without a known
+    error it is open.
 
     Args:
         table: Functionals of rows, with ``functional``, ``tolerance``, ``value``, ``lo`` and ``hi``.
         by: Columns by which means are taken.
-        row: Columns that name a row.
         least: Least value that a functional can have.
         most: Greatest value that it can have.
     """
     ends, value, rows = pl.col("lo", "hi"), pl.col("value"), pl.col("rows")
-    whole = table.unique([*row, "functional"], keep="first", maintain_order=True)
+    whole = table.unique([*HEAD, "query", "functional"], keep="first", maintain_order=True)
     means = whole.group_by([*by, "functional"], maintain_order=True).agg(
         value.mean(), population=pl.len()
     )
@@ -71,7 +76,7 @@ def mean_of_rows(
         for error in ("lo_error", "hi_error")
     ]
     found = means.join(known, on=[*by, "functional"], how="left", maintain_order="left")
-    return found.select(
+    means = found.select(
         *by,
         "functional",
         "tolerance",
@@ -82,3 +87,7 @@ def mean_of_rows(
         "rows",
         "population",
     )
+    above = pl.col("lo") > 2 * pl.col("lo_error")
+    below = pl.col("hi") < -2 * pl.col("hi_error")
+    verdict = pl.when(above).then(pl.lit(ABOVE)).when(below).then(pl.lit(BELOW))
+    return means.with_columns(verdict=verdict.otherwise(pl.lit(OPEN)))

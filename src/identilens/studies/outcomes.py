@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from inspect import signature
+from itertools import compress, groupby
 from math import expm1, sqrt
 from typing import Any
 
@@ -16,12 +17,16 @@ from identilens.linalg import FLOAT32_EPS, HeadValues, ProjectedValues, SimplexS
 from identilens.linalg.simplex import joint_space
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_solver import RowSolver, row_and_space
+from identilens.models.chats import TEMPLATE
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
+from identilens.models.interface import Handler
 from identilens.models.layout import Site, find_site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer, Left, Measure
+from identilens.models.substitution import Rows
 from identilens.models.token_names import unmarked
+from identilens.runs.tables import Columns, decimals
 from identilens.studies.heads import named_places
 from identilens.studies.settings import ROUNDING, UNITS, Answered, Outcome, Tolerance
 
@@ -95,6 +100,8 @@ class KeptOutcome:
         scale: Length of a change that is the whole output; 1 for states and prediction.
         effect: The outcome's change without the head's row, for states and prediction.
         answer: The model's answer, for states and prediction.
+        head: The head, for states and prediction.
+        query: Position of the row.
     """
 
     values: ProjectedValues
@@ -104,6 +111,14 @@ class KeptOutcome:
     scale: float = 1.0
     effect: float | None = None
     answer: Answer | None = None
+    head: Head | None = None
+    query: int = 0
+
+    def measured(self, row: Float[Tensor, " key"]) -> float | None:
+        """Return the change of the model's answer, put into the model, when the head has another row."""
+        if self.answer is None or self.head is None:
+            return None
+        return self.answer.with_rows(self.head, Rows([self.query], row[None]))
 
     def allowed(self, tolerance: Tolerance) -> float:
         """Return the tolerance in units of the outcome: a share of the output, nats, or a relative change."""
@@ -144,6 +159,17 @@ def of_head(
     return KeptOutcome(projected, row, space, torch.ones_like(row, dtype=torch.bool), scale)
 
 
+def of_row(head: Head, query: int) -> KeptOutcome:
+    """Return a head's own output at one row as what must stay; a learnt sink is one more key.
+
+    Raises:
+        UnsupportedModelError: As `Head.attention`.
+    """
+    weights, projected, visible = head.distributions(head.at(query))
+    row = head.place(query)
+    return of_head(weights[row], projected, None if visible is None else visible[row])
+
+
 def of_layer(heads: Sequence[Head], head: int, query: int) -> KeptOutcome:
     """Return the sum of all heads' outputs, which enters the residual stream, as what must stay.
 
@@ -182,7 +208,8 @@ def of_answer(answer: Answer, head: Head, query: int) -> KeptOutcome:
     [root], _ = answer.linearised([(find_site(sites, *head.address), head.head)], query)
     values = ProjectedValues.of(head.values.double(), root)
     kept = of_head(head.row(query), values, head.seen(query))
-    return replace(kept, scale=1.0, effect=answer.effect(head, query), answer=answer)
+    effect = answer.effect(head, query)
+    return replace(kept, scale=1.0, effect=effect, answer=answer, head=head, query=query)
 
 
 def kept_outcome(
@@ -194,7 +221,7 @@ def kept_outcome(
 ) -> KeptOutcome:
     """Return what must stay the same when a row changes; ``layer`` and ``answer`` are asked for only if needed."""
     if outcome == "head":
-        return of_head(head.row(query), head.at(query), head.seen(query))
+        return of_row(head, query)
     if outcome == "layer":
         return of_layer(layer(), head.head, query)
     return of_answer(answer(), head, query)
@@ -290,3 +317,72 @@ def head_estimates(
         float(found[find_site(sites, site.layer, head, site.kind)][head]) / positions(answer)
         for site, head in heads
     ]
+
+
+WITHOUT: Columns = {
+    "text": pl.Int64,
+    "segment": pl.String,
+    "token": pl.Int64,
+    "word": pl.String,
+    **decimals("probability", "without"),
+}
+"""Columns of each token of an answer, by number: its probability, and that without a segment of the text before it."""
+
+
+def answer_likelihoods(
+    lens: Lens, ids: Sequence[int], count: int, handler: Handler | None = None
+) -> tuple[list[float], list[int]]:
+    """Return the probability of the last tokens, each after those before it, and its rank: 1 is the likeliest."""
+    kept = "logits_to_keep" in signature(lens.model.forward).parameters
+    options: dict[str, Any] = {"logits_to_keep": count + 1} if kept else {}
+    run = lens.run(lens.read([list(ids)]), handler, whole=True, **options)
+    logits = run.logits[0, -count - 1 : -1].float()
+    chosen = torch.tensor(ids[-count:], device=logits.device)[:, None]
+    ranks = 1 + (logits > logits.gather(1, chosen)).sum(1)
+    # Logarithms first: none is too small for a product.
+    likely = logits.log_softmax(-1).gather(1, chosen)[:, 0].double().exp()
+    return likely.tolist(), ranks.tolist()
+
+
+def without_segments(
+    lens: Lens,
+    text: int,
+    ids: Sequence[int],
+    segments: Sequence[str],
+    answer: Sequence[int],
+    likely: Sequence[float],
+) -> pl.DataFrame:
+    """Return the probability of each token of an answer where one segment of the text before it is taken out.
+
+    ``segments`` are those of the text's tokens; the template stays, and the last token, which the answer follows.
+    ``likely`` are the probabilities where all stay.
+    """
+    count = len(answer)
+    token = {"token": range(count), "word": lens.reader.names(answer), "probability": likely}
+    frames = [pl.DataFrame(schema=pl.Schema(WITHOUT))]
+    for name in dict.fromkeys(segments):
+        kept = [segment != name for segment in segments[:-1]] + [True]
+        if name == TEMPLATE or all(kept):
+            continue
+        left, _ = answer_likelihoods(lens, [*compress(ids, kept), *answer], count)
+        frames.append(pl.DataFrame({"text": text, "segment": name, **token, "without": left}))
+    return pl.concat(frames, how="diagonal_relaxed")
+
+
+def segment_needs(without: pl.DataFrame) -> pl.DataFrame:
+    """Return how likely each answer is, and without each segment of the text, the most needed segment first.
+
+    ``probability`` and ``without`` are products over the answer's tokens, ``change`` the change of the logarithm in
+    nats; ``at`` is the token that becomes less likely by the largest factor, from ``before`` to ``after``.
+    """
+    before, after = pl.col("probability"), pl.col("without")
+    change = after.log() - before.log()
+    needs = without.group_by("text", "segment", maintain_order=True).agg(
+        probability=before.product(),
+        without=after.product(),
+        change=change.sum(),
+        at=pl.col("word").sort_by(change).first(),
+        before=before.sort_by(change).first(),
+        after=after.sort_by(change).first(),
+    )
+    return needs.sort("text", "change", maintain_order=True)

@@ -233,7 +233,8 @@ def test_lengths_and_the_farthest_alternative():
 @pytest.mark.parametrize("seed", range(2))
 def test_a_radius_is_where_a_cone_program_reaches_the_limit(seed):
     row, T = random_row(seed, 10, 3)
-    solver, start = RowSolver(row, simplex_space(T)), 0.02
+    start = 0.02
+    solver = RowSolver(row, simplex_space(T), start)
     costs = normals(seeded(seed), 4, 10)
     costs[2] = costs[2].abs()
     costs *= torch.tensor([1, 100, 1, 1]).double()[:, None]
@@ -241,13 +242,13 @@ def test_a_radius_is_where_a_cone_program_reaches_the_limit(seed):
     limits = torch.stack([torch.tensor(by_clarabel(c, row, T, start)) for c in costs]) - below
     # Signs and sums alone prove this one for any length.
     limits[2] = 0.5 * costs[2].min()
-    found = solver.radius(costs, limits, start)
+    found = solver.radius(costs, limits)
     assert found[2] == torch.inf
     for which in (0, 1, 3):
         reached = by_clarabel(costs[which], row, T, float(found[which]))
         assert limits[which] - 1e-7 <= reached <= limits[which] + 0.05 * below[which]
         assert found[which] > start
-    assert solver.radius(costs[:1], limits[:1] + 1.0, start).tolist() == [start], "not reached"
+    assert solver.radius(costs[:1], limits[:1] + 1.0).tolist() == [start], "not reached"
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -15,8 +15,7 @@ from identilens.measures.attention import functional_interval
 from identilens.models.chats import read_chats, read_prompt
 from identilens.models.interface import AttentionCall
 from identilens.models.reading import read_head
-from identilens.studies.answer.result import LESS, MORE, OPEN
-from identilens.studies.drawn import drawn_rows, mean_of_rows
+from identilens.studies.drawn import ABOVE, BELOW, OPEN, drawn_rows, mean_of_rows
 
 PROMPT = "snow fell on the harbour, and nobody came."
 CHAT = {"prompt": PROMPT, "segments": {"where": "the harbour", "who": [31, 37]}}
@@ -84,7 +83,7 @@ def test_rows_are_those_of_generation(family):
     segments = found.table.filter(pl.col("functional").is_in({*own, "sink"}))
     sinks = segments.filter(functional="sink")
     assert len(sinks) == (len(segments) // len({*own, "sink"}) if family == "gpt_oss" else 0)
-    total = segments.group_by("token", "layer", "head").agg(pl.col("value").sum())["value"]
+    total = segments.group_by("query", "layer", "head").agg(pl.col("value").sum())["value"]
     assert (total - 1).abs().max() < 1e-5
 
 
@@ -112,18 +111,17 @@ def test_ends_are_those_of_the_measure(family):
     own = found.positions["segment"].to_list()
     ids = lens.tokenizer.convert_tokens_to_ids(found.positions["token"].to_list())
     [item] = lens.read([ids])
-    first = len(ids) - 4
     drawn = found.table.drop_nulls("lo")
-    assert len(drawn.unique(["token", "layer", "head"])) == 6
+    assert len(drawn.unique(["query", "layer", "head"])) == 6
     assert {"where − who", "who − template"} < {*drawn["functional"]}
     for (layer, number), rows in drawn.group_by("layer", "head"):
         head = read_head(lens, item, layer, number)
         weights, T, visible = head.distributions(head.projected)
         for one in rows.iter_rows(named=True):
-            query = first - 1 + one["token"]
+            query = one["query"]
             first_name, _, other = one["functional"].partition(" − ")
             keys = [(name == first_name) - (name == other) for name in own]
-            keys += [one["functional"] == "sink"] * head.sink
+            keys += [(first_name == "sink") - (other == "sink")] * head.sink
             seen = None if visible is None else visible[query]
             expected = functional_interval(
                 weights[query],
@@ -142,14 +140,15 @@ def test_ends_are_those_of_the_measure(family):
 
 def only(whole, seed, count):
     """A result of four heads in two layers in which ends are known of so many drawn rows of each layer."""
-    tokens = whole.table["token"].n_unique()
+    queries = whole.table["query"].unique().sort()
+    tokens = len(queries)
     kept = [
-        {"layer": layer, "head": row // tokens, "token": row % tokens, "drawn": True}
+        {"layer": layer, "head": row // tokens, "query": queries[row % tokens], "drawn": True}
         for layer in (0, 1)
         for row in drawn_rows(seed, 0, layer, "decoder", 4 * tokens, count)
     ]
     joined = whole.table.join(
-        pl.DataFrame(kept), on=["layer", "head", "token"], how="left", maintain_order="left"
+        pl.DataFrame(kept), on=["layer", "head", "query"], how="left", maintain_order="left"
     )
     known = pl.col("tolerance").is_null() | pl.col("drawn")
     return replace(whole, table=joined.filter(known).drop("drawn"))
@@ -167,11 +166,11 @@ def test_means_of_all_rows_are_means_of_ends_and_drawn_rows_estimate_them():
     assert both.select(pl.max_horizontal("lo_error", "hi_error").max()).item() == 0.0
     said = whole.summary()
     assert (said.numbers["rows"], said.numbers["population"]) == (48, 48)
-    assert "estimated" not in said.text
+    assert ", by 48 of 48 rows" in said.text
     assert len(said.text.splitlines()) <= 3
     part = idl.answer(lens, CHAT, max_new_tokens=6, bounded=9, tolerance=0, seed=5)
     assert only(whole, 5, 9).table.equals(part.table)
-    assert " %, estimated from 18 of 48 rows." in part.summary().text
+    assert ", by 18 of 48 rows." in part.summary().text
     inside = []
     for seed in range(60):
         few = only(whole, seed, 9).segments()
@@ -188,16 +187,25 @@ def test_estimates_are_right_in_the_mean_of_all_draws():
     """Two of four rows: every draw, all equally likely."""
     values = torch.rand(4, 3, generator=seeded(3)).double().tolist()
     rows = [
-        {"row": row, "functional": "a", "tolerance": "0", "value": value}
+        {
+            "text": 0,
+            "layer": 0,
+            "head": 0,
+            "kind": "decoder",
+            "query": row,
+            "functional": "a",
+            "tolerance": "0",
+            "value": value,
+        }
         | {"lo": value - below / 8, "hi": value + above / 8}
         for row, (value, below, above) in enumerate(values)
     ]
     whole, found = pl.DataFrame(rows), []
-    [exact] = mean_of_rows(whole, [], ["row"]).to_dicts()
+    [exact] = mean_of_rows(whole, []).to_dicts()
     for drawn in combinations(range(4), 2):
-        known = pl.col("row").is_in(drawn)
+        known = pl.col("query").is_in(drawn)
         ends = [pl.when(known).then(pl.col(name)).alias(name) for name in ("tolerance", "lo", "hi")]
-        found += mean_of_rows(whole.with_columns(ends), [], ["row"]).to_dicts()
+        found += mean_of_rows(whole.with_columns(ends), []).to_dicts()
     assert {(one["rows"], one["population"], one["lo_error"]) for one in found} == {(2, 4, None)}
     for end in ("value", "lo", "hi"):
         mean = sum(one[end] for one in found) / len(found)
@@ -228,8 +236,8 @@ def test_repeated_roles_are_numbered_and_a_last_answer_is_given():
 def test_an_answer_of_one_token_and_a_stop_token():
     lens = answering("llama")
     one = idl.answer(lens, CHAT, max_new_tokens=1, bounded=1)
-    assert " %, estimated from 2 of 8 rows." in one.summary().text
-    assert one.table["token"].unique().to_list() == [0]
+    assert ", by 2 of 8 rows." in one.summary().text
+    assert one.table["query"].n_unique() == 1
     so_far = one.table.filter(functional="answer so far")["value"]
     assert (so_far == 0).all()
     first = one.positions["token"][-1]
@@ -270,7 +278,7 @@ def test_a_difference_is_certain_where_ranges_overlap():
     for name in ("value", "lo", "hi"):
         assert (both[f"{name}_exact"] - both[name]).abs().max() < 1e-12
     for row in both.iter_rows(named=True):
-        sign = MORE if row["lo"] > 0 else LESS if row["hi"] < 0 else OPEN
+        sign = ABOVE if row["lo"] > 0 else BELOW if row["hi"] < 0 else OPEN
         assert row["verdict"] == sign
     # Not looser than what the ends of both segments tell.
     means = {row["segment"]: row for row in found.segments().filter(tolerance="0").to_dicts()}
@@ -290,4 +298,4 @@ def test_many_named_segments_are_not_compared():
     )
     assert {*found.table["functional"]} == {*found.positions["segment"]}
     assert found.order().is_empty()
-    assert "in every alternative than" not in found.summary().text
+    assert "above 0" not in found.summary().text

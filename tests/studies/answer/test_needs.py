@@ -82,6 +82,3 @@ def test_a_prompt_alone_has_nothing_to_take_out_and_says_how_to_name_parts():
     first, *_, last = lens.tokenizer.encode("Snow fell on the")
     assert row["without"] == pytest.approx(prod(likely(lens, [first, last], answer)), rel=1e-3)
     assert "measured in the model" in found.summary().text
-    chosen = idl.answer(answering("llama"), CHAT, max_new_tokens=2, bounded=0, needed=False)
-    assert chosen.needed.is_empty()
-    assert len(chosen.summary().headline) == 1

@@ -156,7 +156,7 @@ def test_sentences_have_no_rounding_below_zero():
     held = {name: doubles(value) for name, value in numbers.items()}
     names = ("words", "subject", "sign", "outcome", "tolerance", "where")
     certificate = Certificate(**held, blocks=torch.zeros(2, dtype=torch.int64))
-    sentences = CertificateFile(certificate, dict.fromkeys(names, "")).sentences()
+    sentences = CertificateFile(certificate, {**dict.fromkeys(names, ""), "bound": 0.0}).sentences()
     assert "Stated: between 0 and 0.5" in sentences
     assert "Proven: between 0 and 0.5" in sentences
 
@@ -198,7 +198,7 @@ def test_claims_made_in_python_are_proven_where_they_are_about(bundled):
     )
     assert own["storm → u"]["lo"] < own["storm → u"]["hi"]
     settings = found.provenance["settings"]["claim"]
-    assert settings[0] == "key 3 > 0.5, layer 3, head 9, queries (10,)"
+    assert settings[0] == "key 3 > 0.5, layer 3, head 9, queries 10"
     assert settings[4].startswith("storm → u, ")
     assert own["the storm < 0.9"]["outcome"] == "head"
 

@@ -13,8 +13,8 @@ from helpers.heads import normals, seeded
 from helpers.programs import kept_basis
 from identilens.claims import FALSE, OPEN, TRUE, Claim, ClaimRow
 from identilens.errors import InputError
+from identilens.studies.certify.certificates import CertificateFile
 from identilens.studies.certify.rows import certified_row
-from identilens.studies.heads import TextHeads
 from identilens.studies.outcomes import of_head
 
 TEXT = (
@@ -76,7 +76,7 @@ def test_only_runs_that_the_row_sees_to_their_end_count():
         ]
         assert row["token"] == ", ".join(names)
     first = replace(found, table=found.table.filter(query=1)).summary().text
-    assert first.startswith("Claim 'karl' is 0, and between 0 and 0 in the alternatives.")
+    assert first.startswith("Claim 'karl' is 0, and between 0 and 0 in the alternatives, ")
     assert found.summary().text.startswith("Claim 'karl' is ")
 
 
@@ -146,17 +146,14 @@ def test_claims_agree_with_the_certified_order(bundled):
         )
 
 
-def test_claims_are_looked_for_before_anything_is_computed(monkeypatch):
-    def never(*_):
-        raise AssertionError("a head was read")
-
-    monkeypatch.setattr(TextHeads, "read", never)
+def test_a_text_that_lacks_what_a_claim_names_is_named(bundled):
     texts = ["A storm came to the ferry.", "Nobody came."]
-    with pytest.raises(InputError, match="tokens"):
-        idl.certify(idl.load("bundled"), texts, layers=0, heads=0, claim="storm > ferry")
-    claim = idl.claims.weight(7)
-    with pytest.raises(InputError, match="text"):
-        idl.certify(idl.load("bundled"), texts, layers=0, heads=0, claim=claim)
+    for claim, words in (
+        ("storm > ferry", "text 1: no run of tokens"),
+        (idl.claims.weight(7), "text 1 has keys"),
+    ):
+        with pytest.raises(InputError, match=words):
+            idl.certify(bundled, texts, layers=0, heads=0, queries=1, claim=claim, tolerance=0)
 
 
 def test_segments_are_named_by_words_characters_or_keys_and_compared(bundled):
@@ -192,3 +189,22 @@ def test_segments_are_named_by_words_characters_or_keys_and_compared(bundled):
     ):
         with pytest.raises(InputError, match=words):
             idl.certify(bundled, TEXT, segment=segment, **PLACE)
+
+
+def distances(row):
+    """How far each key is from the row: a functional as somebody else writes it."""
+    return (torch.arange(len(row.tokens)) - row.query).abs().double()
+
+
+def test_a_functional_from_outside_gets_ends_verdict_radius_and_certificate(bundled, tmp_path):
+    claim = Claim("distance < 30", "mean distance of attention", distances, "<", 30.0)
+    found = idl.certify(
+        bundled, TEXT, claim=claim, tolerance=0, certificates=True, out=tmp_path / "run", **PLACE
+    )
+    [row] = found.claims.rows(named=True)
+    weights = found.weights
+    assert row["value"] == pytest.approx((weights["value"] * (weights["key"] - 10).abs()).sum())
+    assert row["lo"] < row["value"] < row["hi"] < 30
+    assert (row["functional"], row["verdict"]) == ("distance < 30", TRUE)
+    assert row["radius"] > 0
+    assert CertificateFile.read(found.folder / row["certificate"]).certificate.holds

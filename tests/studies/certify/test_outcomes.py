@@ -58,7 +58,7 @@ def test_certificates_of_the_answer(decoder, outcome):
     assert found.summary().text.startswith(f"With {where} the same, exactly (to first order), ")
     assert rows["answer"].unique().to_list() == [where]
     [cited] = [one.text for one in found.sections() if one.anchor == "rows"]
-    assert f"; {where} kept exactly (to first order); " in cited[0]
+    assert f"with {where} kept exactly (to first order)." in cited[0]
     assert "times what the first order predicts" in found.summary().text
     assert "do less than this tolerance allows" not in found.summary().text
     # An alternative at the first order has that change: bounds and the model agree on which weights are free.

@@ -18,7 +18,8 @@ from identilens.lab.reversal.task import (
     TaskSettings,
     threshold_sweep,
 )
-from identilens.measures.attention import effective_attention, numerical_rank
+from identilens.measures.attention.effective import effective_attention
+from identilens.measures.attention.rank import numerical_rank
 from identilens.measures.structure.weights import structure_weights
 from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity

@@ -247,21 +247,18 @@ class RowSolver:
         return torch.linalg.vector_norm(along)
 
     def radius(
-        self,
-        costs: Float[Tensor, "program seen"],
-        limits: Float[Tensor, " program"],
-        start: float,
+        self, costs: Float[Tensor, "program seen"], limits: Float[Tensor, " program"]
     ) -> Float[Tensor, " program"]:
         """Return up to which length of a change of the output each least cost is proven to reach its limit.
 
-        It must do so at the length ``start``. The least cost is convex in that length, and the multipliers of a program
+        It must do so at the allowed length. The least cost is convex in that length, and the multipliers of a program
         bound it by a line: Newton's method stays on the proven side. Signs and sums alone may prove it for any length.
         """
         # Programs are solved to an absolute accuracy.
         size = costs.abs().amax(1).clamp_min(torch.finfo(costs.dtype).tiny)
         costs, limits = costs / size[:, None], limits / size
         alone = costs.amin(1) * self.inside.sum() >= limits
-        reached = limits.new_full((len(costs),), start).masked_fill(alone, torch.inf)
+        reached = limits.new_full((len(costs),), self._allowed).masked_fill(alone, torch.inf)
         open_ = torch.nonzero(~alone).flatten()
         for _ in range(_NEWTON):
             if not len(open_):

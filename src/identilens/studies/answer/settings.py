@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from identilens.runs.settings import NonNegative, Positive, Settings, Tolerances
-from identilens.studies.settings import tolerances
+from identilens.runs.settings import NonNegative, Positive, Tolerances
+from identilens.studies.settings import ToleranceSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerSettings(Settings):
+class AnswerSettings(ToleranceSettings):
     """How long a generated answer is, and which rows of attention are certified.
 
     Attributes:
@@ -17,17 +17,10 @@ class AnswerSettings(Settings):
             heads and tokens of the answer. Attention itself is measured in all rows.
         tolerance: How much a head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
             (model, bfloat16, float16, float32).
-        needed: Also run the model without each segment of the prompt, once for each, and take the probability of the
-            answer again.
         seed: Seed of the drawn rows.
     """
 
     max_new_tokens: Positive = 64
     bounded: NonNegative = 8
     tolerance: Tolerances | None = ("0", "bfloat16")
-    needed: bool = True
     seed: NonNegative = 0
-
-    def check(self) -> None:
-        """Check that tolerances can be read."""
-        tolerances(self.tolerance, "head", "float32")

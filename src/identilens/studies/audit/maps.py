@@ -195,8 +195,8 @@ def certify_kept(maps: pl.DataFrame, audit: Result, query: int | str) -> Certain
             "query": position,
             "query_token": queries[position],
             "tolerance": "0",
+            "outcome": "head",
         }
         kept = of_head(audit.matrices[str(key)][position], projected, seen)
-        also = {"outcome": "head", "answer": None, "measured": None}
-        rows.append(certified_row(kept, keys, order=True).tables(at, also))
+        rows.append(certified_row(kept, keys, order=True).tables(at))
     return Certainty.of(frames_of(rows), {**audit.provenance, "analysis": Certainty.analysis})

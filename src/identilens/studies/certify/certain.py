@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import polars as pl
 import torch
 
 from identilens.errors import UnsupportedModelError
@@ -66,5 +67,4 @@ def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> 
         "sink_lo": lower[:, sink],
         "sink_hi": greatest,
     }
-    listed = (column.tolist() for column in columns.values())
-    return [dict(zip(columns, one, strict=True)) for one in zip(*listed, strict=True)]
+    return pl.DataFrame({name: column.numpy() for name, column in columns.items()}).to_dicts()

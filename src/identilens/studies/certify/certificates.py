@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from identilens.charts.labels import said, shortened
-from identilens.claims import OPEN, Claim, verdict_of
+from identilens.claims import OPEN, verdict_of
 from identilens.errors import InputError
 from identilens.linalg.certificate import Certificate
 from identilens.runs.files import tensor_bytes, write_bytes
@@ -20,9 +20,6 @@ FOLDER = "certificates"
 
 LARGEST = 64 * 2**20
 """Bytes of a certificate that is written or read."""
-
-MOST = 10_000
-"""Certificates of a run."""
 
 EXACT = ("head", "layer")
 """Outcomes whose certificates do not rest on a first order."""
@@ -40,6 +37,7 @@ The numbers are of {keys}. Not checked, since nothing in the file ties it to the
 {words!r}, {where}; and that the factor and the limit stand for outcome {outcome}, up to {tolerance}{order}."""
 
 _NAME = "identilens"
+_WORDS = ("words", "subject", "sign", "outcome", "tolerance", "where")
 _SIZES = {
     "row": ("key",),
     "factor": ("key", "r"),
@@ -74,8 +72,6 @@ class CertificateFile:
         """
         file = Path(path)
         try:
-            if not file.is_file():
-                raise ValueError("it is no file")
             if file.stat().st_size > LARGEST:
                 raise ValueError(f"it has more than {LARGEST:,} bytes")
             with safe_open(file, framework="pt") as stored:
@@ -90,68 +86,42 @@ class CertificateFile:
         return cls(Certificate(**numbers), said)
 
     def write(self, file: Path) -> None:
-        """Write the file.
-
-        Raises:
-            InputError: If it would be too large.
-        """
+        """Write the file."""
         numbers = {one.name: getattr(self.certificate, one.name) for one in fields(Certificate)}
-        content = tensor_bytes(numbers, {_NAME: json.dumps(self.said)})
-        if len(content) > LARGEST:
-            raise InputError(
-                f"a certificate of {len(self.certificate.row):,} weights has {len(content):,} bytes, and at most "
-                f"{LARGEST:,} are written. Cut the text with max_length=... (--max-length), or leave certificates out."
-            )
-        write_bytes(file, content)
+        write_bytes(file, tensor_bytes(numbers, {_NAME: json.dumps(self.said)}))
 
     def sentences(self) -> str:
         """Return what the numbers prove, in words; the stated ends are only compared with them."""
-        certificate, numbers = self.certificate, dict(self.said)
-        met = [None, None] if certificate.met is None else certificate.met.tolist()
-        for name, ends in (
-            ("stated", certificate.ends.tolist()),
-            ("proven", certificate.proven().tolist()),
-            ("met", met),
-        ):
-            for side, end in zip(("lo", "hi"), ends, strict=True):
-                # A proven end may be this far from a stated one.
-                near = end is not None and abs(end) <= certificate.slack
-                numbers[f"{name}_{side}"] = 0.0 if near and name != "proven" else end
+        certificate, told = self.certificate, self.said
+        proven = certificate.proven()
         counted = enumerate(certificate.functional.tolist())
         of = ", ".join(f"{one:g} times key {key}" for key, one in counted if one)
-        numbers |= {
+        verdict = verdict_of(told["sign"], told["bound"], *proven.tolist())
+        numbers = {
+            **told,
             "holds": "holds" if certificate.holds else "does not hold",
             "delta": float(certificate.tolerance),
             "own": float(certificate.functional @ certificate.row),
-            "verdict": None,
+            "verdict": verdict if certificate.holds else verdict and OPEN,
             "keys": shortened(of, _COUNTED) or "no key",
-            "order": "" if numbers["outcome"] in EXACT else ", to first order",
+            "order": "" if told["outcome"] in EXACT else ", to first order",
         }
-        if numbers["sign"]:
-            proven = numbers["proven_lo"], numbers["proven_hi"]
-            verdict = verdict_of(numbers["sign"], numbers["bound"], *proven)
-            numbers["verdict"] = verdict if certificate.holds else OPEN
+        # A proven end may be this far from a stated one.
+        near = [
+            None if ends is None else ends.where(ends.abs() > certificate.slack, 0.0)
+            for ends in (certificate.ends, certificate.met)
+        ]
+        for name, ends in zip(("stated", "met", "proven"), (*near, proven), strict=True):
+            if ends is not None:
+                numbers[f"{name}_lo"], numbers[f"{name}_hi"] = ends.tolist()
         return " ".join(said(_SENTENCES, numbers))
-
-
-def said_of(claim: Claim, outcome: str, tolerance: str, where: str) -> dict[str, Any]:
-    """Return what a certificate's file says beside its numbers."""
-    return {
-        "words": claim.words,
-        "subject": claim.subject,
-        "sign": claim.sign,
-        "bound": claim.bound,
-        "outcome": outcome,
-        "tolerance": tolerance,
-        "where": where,
-    }
 
 
 def _check(numbers: Mapping[str, torch.Tensor], said: Any) -> None:
     """Raise ValueError for numbers that are no certificate, or words that are missing."""
-    texts = ("words", "subject", "sign", "outcome", "tolerance", "where")
-    if not isinstance(said, dict) or not all(isinstance(said.get(name), str) for name in texts):
-        raise ValueError(f"expected the texts {', '.join(texts)} under {_NAME!r} in its metadata")
+    texts = [said.get(name) for name in _WORDS] if isinstance(said, dict) else [None]
+    if not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"expected the texts {', '.join(_WORDS)} under {_NAME!r} in its metadata")
     if said["sign"] not in ("", "<", ">") or type(said.get("bound")) is not float:
         raise ValueError("expected the sign <, > or nothing, and a bound")
     keys, columns = (*numbers["factor"].shape, 0, 0)[:2]
@@ -163,5 +133,5 @@ def _check(numbers: Mapping[str, torch.Tensor], said: Any) -> None:
             raise ValueError(f"expected finite numbers of type {kind}, {shape}, as {name!r}")
     if said["outcome"] != "layer" and numbers["blocks"].unique().numel() > 1:
         raise ValueError("it has several rows of attention, which only the outcome layer has")
-    if not keys or numbers["row"].min() < 0 or numbers["tolerance"] < 0:
+    if not keys or min(numbers["row"].min(), numbers["tolerance"]) < 0:
         raise ValueError("expected weights of at least 0, and a tolerance of at least 0")

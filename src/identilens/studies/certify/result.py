@@ -1,27 +1,24 @@
 """The result of certifying rows of attention: intervals, shares, verdicts and the order of keys."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import polars as pl
 
 from identilens.charts.cells import heat
-from identilens.charts.kit import intervals, scatter
-from identilens.charts.labels import rounded_end, shortened, visible_text
-from identilens.charts.page import citation
+from identilens.charts.kit import intervals
+from identilens.charts.labels import shortened, visible_text
 from identilens.charts.token_lines import Mark, TokenLine
 from identilens.charts.views import View
 from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, Row, ends, some_of
-from identilens.studies.certify.rows import ROW, SCHEMA, VERDICTS
+from identilens.studies.certify.functionals import CLAIMS, PLACE, ROW
+from identilens.studies.certify.rows import SCHEMA, VERDICTS
 from identilens.studies.drawn import mean_of_rows
 from identilens.studies.head_views import head_name, marked_line, of_whole_groups
 from identilens.studies.outcomes import ONLY_FEW, exactness, normed_heads
 from identilens.studies.settings import UNITS
-
-PLACE = [name for name in ROW if name != "query_token"]
-"""Columns that tell rows apart."""
 
 LINES, KEYS, CELLS = 24, 40, 20_000
 """Lines of tokens in a page, largest weights of a row whose bars are drawn, and weights that travel inside a page."""
@@ -44,21 +41,17 @@ _MARKS = {
     )
 }
 _LABEL = 22
-_FIRST_ORDER = " (to first order)"
-_SINGLE = " in single precision alone, which by itself changes the outcome by {:.2g}"
-_LESS = ", which do less than this tolerance allows in {},"
 _BEFORE_NORM = "what the head mixes, before the model normalises it,"
 
 _FINDING = """\
-Claim {claim!r} is {value:z.3g}{mean}, and {ends} in the alternatives{verdict}.
-With {kept} the same, {exactly}{order}{single}, at least {certain_mass:≥.0%} of the attention of {who}{less} is \
-certain to stay on its keys.
+Claim {claim!r} is {value:z.3g}, and between {lo:≥z.3g} and {hi:≤z.3g} in the alternatives, in the mean of \
+{claimed:row}{verdict}.
+With {kept} the same, {exactly}{order}, at least {certain_mass:≥.0%} of the attention of {who} is certain to stay on \
+its keys.
+{less} of {rows:row} do less than this tolerance allows.
 Put into the model, the farthest alternatives changed the outcome by {least:.2f} to {most:.2f} times what the first \
 order predicts.
-Determined, kept within a tenth, is {large:.0%} of the attention on keys with a large share of the output, and \
-{small:.0%} on keys with a small one.
 {few}."""
-_SENTENCES = 3
 
 _TILES = """\
 {certain_mass:≥.0%} | of the attention stays on the same keys in every alternative{order}
@@ -105,8 +98,6 @@ class Certainty(Result):
         "radius": "Radius: largest change of the outcome up to which the verdict is proven",
         "certain_mass": "Certain mass: attention that every alternative keeps on the same keys",
         "norm_share": "Norm share: length of what the key adds, over the sum of all such lengths",
-        "certain": "Certain share of the weight",
-        "even_shares": "Norm share, in even shares",
         "determinacy": "Weight",
         "bar": "Key",
     }
@@ -129,17 +120,6 @@ class Certainty(Result):
             also=("norm_share", "radius", "verdict"),
             choices=("row",),
             look={"root_x": True},
-        ),
-        "axes": View(
-            scatter,
-            ("certain", "even_shares", "determinacy"),
-            title="Determined does not mean important",
-            text="Across: the part of a weight that every alternative keeps. Up: what its key adds to the output; 1 is "
-            "the mean over all keys. A weight can be high on one axis and low on the other.",
-            table="axes",
-            also=("value", "token", "query_token", "verdict"),
-            choices=("tolerance",),
-            look={"log_y": True, "x_domain": (0, 1), "size": 24},
         ),
         "certain_by_head": View(
             heat,
@@ -170,7 +150,7 @@ class Certainty(Result):
         ),
         "rows": View(
             title="Rows in numbers",
-            text="To cite a row: {cited}, query {query}; {kept} kept {exactly}{order}; certain mass {certain:≥.4f}.",
+            text="To cite a row, name its text, layer, head and query, with {kept} kept {exactly}{order}.",
             table="by_query",
             listed=True,
         ),
@@ -184,16 +164,16 @@ class Certainty(Result):
     @property
     def weights(self) -> pl.DataFrame:
         """The weights of keys."""
-        return self.table.drop_nulls("key").drop("certificate")
+        return self.table.drop_nulls("key")
 
     @property
     def claims(self) -> pl.DataFrame:
         """The claims, patterns, segments and sources."""
-        return self.table.filter(pl.col("key").is_null()).drop("key", *_OF_KEYS)
+        return self.table.filter(pl.col("key").is_null()).select(*CLAIMS)
 
     def mean(self, *by: str) -> pl.DataFrame:
         """Return means of claims, patterns, segments and sources over rows, by columns such as ``layer``."""
-        return mean_of_rows(self.claims, by, [*HEAD, "query"])
+        return mean_of_rows(self.claims, by)
 
     def by_query(self) -> pl.DataFrame:
         """Return, for each row, its certain mass (Σ lo), the attention with each verdict, and its certain order."""
@@ -222,92 +202,64 @@ class Certainty(Result):
                 pl.len().alias("rows"),
                 pl.col("certain_mass", *VERDICTS).mean(),
                 certified_top=pl.col("first in every alternative").is_not_null().mean(),
-                certified_pairs=_PAIRS,
+                certified_pairs=(pl.col("certified_pairs").mean() / pl.col("pairs").mean()),
             )
         )
-        return means.sort(heads[:3], maintain_order=True)
+        return means.fill_nan(None).sort(heads[:3], maintain_order=True)
 
     def summary(self) -> Finding:
         """Return the first claim or source, what is certain at the first tolerance, and what it rests on."""
         tolerance, outcome = self.table["tolerance"][0], self.rows["outcome"][0]
         own, rows = (one.filter(tolerance=tolerance) for one in (self.rows, self.by_query()))
-        said, first = own["answer"].unique(), rows.row(0, named=True)
-        half = self.provenance["model"]["dtype"].endswith("float16")
+        first, answers = rows.row(0, named=True), own["answer"].unique()
         [mean] = rows.select(pl.col("certain_mass", *VERDICTS).mean()).to_dicts()
         large, small, *free, _ = (mean[verdict] for verdict in VERDICTS)
-        less = len(own.filter(pl.col("allowed") > pl.col("effect")))
+        normed = normed_heads(self.provenance["model"])
+        kept = _BEFORE_NORM if normed and outcome == "head" else OUTCOMES[outcome]
+        put = self.rows.filter(pl.col("allowed") > 0, pl.col("predicted") > 0)
+        ratio = put["measured"] / put["predicted"]
         numbers = {
             "rows": len(rows),
             "certain_mass": mean["certain_mass"],
             "large": large,
             "small": small,
             "free": sum(free),
-            "kept": (said[0] if len(said) == 1 else None) or self._kept(outcome),
+            "kept": answers[0] if len(answers) == 1 and answers[0] else kept,
             "exactly": exactness(tolerance, outcome),
-            "order": _FIRST_ORDER if outcome in UNITS else "",
-            "single": _SINGLE.format(own["cast"].max()) if half and outcome in UNITS else "",
+            "order": " (to first order)" if outcome in UNITS else "",
             "who": _name(first) if len(rows) == 1 else f"{len(rows):,} rows on average",
-            "less": _LESS.format(some_of(less, len(own), "row")) if less else "",
+            "less": len(own.filter(pl.col("allowed") > pl.col("effect"))) or None,
+            "least": ratio.min(),
+            "most": ratio.max(),
             "few": ONLY_FEW if tolerance == "0" and not own["simplex_nullity"].max() else None,
-            "normed": normed_heads(self.provenance["model"]),
-            "cited": f"{citation(self.provenance)} {head_name(first).capitalize()}",
-            "query": first["query"],
-            "certain": first["certain_mass"],
+            "normed": normed,
             **self._claimed(tolerance),
-            **self._put_back(),
         }
-        whole = Finding.of(_FINDING, _TILES, **numbers)
-        lines = whole.text.splitlines()[:_SENTENCES]
-        return Finding("\n".join(lines), numbers, whole.headline)
-
-    def _kept(self, outcome: str) -> str:
-        """Return what stays the same, in words."""
-        normed = self.provenance["model"].get("normed_heads")
-        return _BEFORE_NORM if outcome == "head" and normed else OUTCOMES[outcome]
+        finding = Finding.of(_FINDING, _TILES, **numbers)
+        return replace(finding, text="\n".join(finding.text.splitlines()[:3]))
 
     def _claimed(self, tolerance: str) -> Row:
-        """Return the numbers of the first claim, or else of the largest source of a logit."""
+        """Return the means of the first claim, or of the largest source of a logit, over its rows."""
         claims = self.claims.filter(tolerance=tolerance)
         if claims.is_empty():
             return {}
-        others = claims.filter(~_SOURCE) if len(self.parts) else claims
-        rows = others.filter(pl.col("functional") == pl.col("functional").first())
-        if rows.is_empty():
-            rows = claims.sort(pl.col("value").abs(), maintain_order=True).tail(1)
-        value, lo, hi = rows.select(pl.col("value", "lo", "hi").mean()).row(0)
-        verdict = ""
-        for words, count in rows["verdict"].drop_nulls().value_counts(sort=True).head(1).rows():
-            verdict = f"; {words}" + f" in {some_of(count, len(rows), 'row')}" * (len(rows) > 1)
-        return {
-            "claim": rows["functional"][0],
-            "value": value,
-            "mean": " on average" * (len(rows) > 1),
-            "ends": f"between {rounded_end(lo, 'z.3g', -1)} and {rounded_end(hi, 'z.3g', 1)}",
-            "verdict": verdict,
-        }
-
-    def _put_back(self) -> Row:
-        """Return what the farthest alternatives change in the model, over what the first order predicts."""
-        put = self.rows.filter(pl.col("allowed") > 0, pl.col("predicted") > 0)
-        ratio = pl.col("measured") / pl.col("predicted")
-        [ends] = put.select(least=ratio.min(), most=ratio.max()).to_dicts()
-        return ends
+        if len(self.parts):
+            claims = claims.sort(pl.col("value").abs(), descending=True, maintain_order=True)
+        rows = claims.filter(functional=claims["functional"][0])
+        [means] = rows.select(pl.col("value", "lo", "hi").mean()).to_dicts()
+        verdicts = rows["verdict"].drop_nulls().value_counts(sort=True)
+        counts = [f"; {words} in {some_of(n, len(rows), 'row')}" for words, n in verdicts.rows()]
+        said = {"claim": rows["functional"][0], "claimed": len(rows), "verdict": "".join(counts)}
+        return {**means, **said}
 
     def overview(self) -> dict[str, pl.DataFrame]:
-        """Return the functionals of a single row, largest first, with verdicts by their signs; else all heads."""
-        if self.rows.n_unique([*HEAD, "query"]) > 1:
-            return super().overview()
-        signs = {verdict: mark.sign for verdict, mark in _MARKS.items()}
-        first = self.table.filter(tolerance=self.table["tolerance"][0])
-        first = first.sort("value", descending=True, maintain_order=True).select(
-            pl.col("verdict").replace(signs).alias(""),
-            "functional",
-            "token",
-            pl.col("value").round(3),
-            *ends(3),
-            pl.col("radius", "norm_share", "contribution", "removal").round(3),
+        """Return the functionals at the first tolerance, largest first."""
+        tolerance = self.table["tolerance"][0]
+        first = self.table.filter(tolerance=tolerance)
+        shown = first.sort("value", descending=True, maintain_order=True).select(
+            *HEAD, "query", "functional", "token", "value", "lo", "hi", "verdict", "radius"
         )
-        return {f"Values and proven ends, tolerance {self.table['tolerance'][0]}": first}
+        return {f"Values and proven ends, tolerance {tolerance}": shown}
 
     def token_lines(self) -> list[TokenLine]:
         """Return the first row as a line of tokens marked by verdict."""
@@ -315,72 +267,47 @@ class Certainty(Result):
 
     def lines(self, most: int = LINES) -> list[TokenLine]:
         """Return the first rows as lines of tokens, each with its weight in percent and marked by its verdict."""
-        lines = []
+        value, lines = pl.col("value"), []
         note = pl.format(
-            "key {}: weight {}, in [{}, {}]; norm share {}; {}",
-            "key",
-            pl.col("value").round(4),
-            *ends(4),
-            pl.col("norm_share").round(4),
-            "verdict",
+            "{}: {}, in [{}, {}]; {}", "functional", value.round(4), *ends(4), "verdict"
         )
-        percent = pl.format("{}", (100 * pl.col("value")).round().cast(pl.Int64)).alias("value")
+        percent = pl.format("{}", (100 * value).round().cast(pl.Int64))
         for row in self.weights.partition_by(PLACE, maintain_order=True)[:most]:
             at = row.row(0, named=True)
             kept = f"outcome kept {exactness(at['tolerance'], at['outcome'])}"
-            mass = dict(row.group_by("verdict").agg(pl.col("value").sum()).iter_rows())
             lines.append(
                 marked_line(
                     f"{head_name(at)}: attention of {visible_text(_name(at))}, {kept}",
-                    row.select("token", percent, note.alias("note"), mark="verdict"),
+                    row.select("token", mark="verdict", value=percent, note=note),
                     _MARKS,
-                    {verdict: f"{100 * mass.get(verdict, 0.0):.0f} %" for verdict in VERDICTS},
+                    dict.fromkeys(VERDICTS, ""),
                 )
             )
         return lines
 
     def bars(self) -> pl.DataFrame:
         """Return the largest weights of as many rows as a page contains, named by their ``bar`` and ``row``."""
-        shown = _classified(of_whole_groups(self.weights, PLACE, CELLS))
+        shown = of_whole_groups(self.weights, PLACE, CELLS)
         rows = shown.sort("value", descending=True, maintain_order=True).group_by(
             PLACE, maintain_order=True
         )
+        label = pl.col("token").map_elements(
+            lambda token: shortened(visible_text(token), _LABEL), return_dtype=pl.String
+        )
         place = pl.format("layer {}, head {}, query {}", "layer", "head", "query")
-        named = pl.format("text {}, {} {}, tolerance {}", "text", "kind", place, "tolerance")
-        label = pl.col("token").map_elements(_short, return_dtype=pl.String)
-        return rows.head(KEYS).with_columns(row=named, bar=pl.format("{} · {}", label, "key"))
+        return rows.head(KEYS).with_columns(
+            row=pl.format("text {}, {} {}, tolerance {}", "text", "kind", place, "tolerance"),
+            bar=pl.format("{} · {}", label, "key"),
+            determinacy=pl.col("verdict").str.split(",").list.first(),
+        )
 
     def claim_bars(self) -> pl.DataFrame:
         """Return the claims and sources with the largest values, named by their ``bar``."""
         claims = self.claims.sort(pl.col("value").abs(), descending=True, maintain_order=True)
-        label = pl.col("functional").map_elements(_short, return_dtype=pl.String)
-        bar = pl.format("{} · {}.{}, {}", label, "layer", "head", "query")
+        bar = pl.format("{} · {}.{}, {}", "functional", "layer", "head", "query")
         return claims.group_by("tolerance", maintain_order=True).head(KEYS).with_columns(bar=bar)
-
-    def axes(self) -> pl.DataFrame:
-        """Return, for each weight above zero, the certain share of it and its key's share of the output."""
-        even = pl.col("norm_share") * pl.len().over(PLACE)
-        weights = of_whole_groups(self.weights, PLACE, CELLS).with_columns(even_shares=even)
-        certain = pl.col("lo") / pl.col("value")
-        drawn = _classified(weights.filter(pl.col("value") > 0)).with_columns(certain=certain)
-        return drawn.sort(pl.col("determinacy").cast(_DETERMINACY), maintain_order=True)
-
-
-def _classified(table: pl.DataFrame) -> pl.DataFrame:
-    """Return a table with what its verdicts say of the weights alone."""
-    return table.with_columns(determinacy=pl.col("verdict").str.split(",").list.first())
-
-
-def _short(token: str) -> str:
-    return shortened(visible_text(token), _LABEL)
 
 
 def _name(row: Row) -> str:
     """Return what a sentence calls a row."""
     return f"{unmarked(row['query_token'])!r} (query {row['query']}, layer {row['layer']}, head {row['head']})"
-
-
-_DETERMINACY = pl.Enum(["determined", "not determined", "negligible"])
-_OF_KEYS = ("effective", "minimum_norm", "norm_share", "contribution", "removal")
-_SOURCE = pl.col("functional").str.contains(r"^key \d+ → ")
-_PAIRS = (pl.col("certified_pairs").mean() / pl.col("pairs").mean()).fill_nan(None)

@@ -10,19 +10,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from identilens.claims import FALSE, TRUE, Claim
 from identilens.linalg import ProjectedValues
 from identilens.linalg.certificate import Certificate
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
 from identilens.measures.attention.intervals import minimum_norm_alternative
 from identilens.measures.attention.row_solver import (
     NUMBERS,
-    ORDER_MARGIN,
     Ends,
     RowSolver,
 )
 from identilens.models.token_names import unmarked
-from identilens.runs.tables import HEAD, Columns, Row, decimals, integers, table_of
+from identilens.runs.tables import HEAD, Columns, Row, decimals, integers
+from identilens.studies.certify.functionals import ROW, Functionals, certified, solver_costs
 from identilens.studies.outcomes import WITHIN, KeptOutcome
 
 EVEN = 1.0
@@ -47,9 +46,6 @@ VERDICTS = (
     "not determined, small share",
     "negligible",
 )
-
-ROW: Columns = {**HEAD, "query": pl.Int64, "query_token": pl.String, "tolerance": pl.String}
-"""The columns that name a row of attention, and up to which change of the outcome it is certified."""
 
 SCHEMA: Mapping[str, Columns] = {
     "table": {
@@ -104,7 +100,6 @@ class CertifiedRow:
         row: Columns of the row as a whole.
         order: Pairs of keys, the first of which has the larger weight in every alternative.
         certificates: What proves the ends of each claim, where it was asked for.
-        farthest: The alternative met that is farthest from the row.
         radii: `row_radii` of the keys.
     """
 
@@ -112,30 +107,27 @@ class CertifiedRow:
     row: Row
     order: list[list[int]]
     certificates: Sequence[Certificate | None]
-    farthest: Float[Tensor, " key"]
     radii: Float[Tensor, "two own"]
 
     @property
     def columns(self) -> dict[str, list[Any]]:
         """The columns of the functionals."""
-        return {name: [one[name] for one in self.functionals] for name in self.functionals[0]}
+        return pl.DataFrame(self.functionals).to_dict(as_series=False)
 
-    def tables(self, at: Row, also: Row) -> dict[str, list[Row]]:
-        """Return the rows of the tables; ``at`` has the row's place, ``also`` what its certificate does not know."""
-        place = {name: value for name, value in at.items() if name in SCHEMA["order"]}
-        same = {**dict.fromkeys(SCHEMA["table"]), **at, "outcome": also["outcome"]}
-        return {
-            "table": [{**same, **one} for one in self.functionals],
-            "rows": [{**at, **self.row, **also}],
-            "order": [{**place, "above": above, "below": below} for above, below in self.order],
-        }
+    def tables(self, at: Row) -> dict[str, list[Row]]:
+        """Return the rows of the tables; ``at`` has the row's place, and what its certificate does not know."""
+        pairs = [{"above": above, "below": below} for above, below in self.order]
+        tables = {"table": self.functionals, "rows": [self.row], "order": pairs}
+        return {name: [{**at, **one} for one in rows] for name, rows in tables.items()}
 
 
 def frames_of(rows: Iterable[Mapping[str, list[Row]]]) -> dict[str, pl.DataFrame]:
-    """Return the tables with all of these rows."""
+    """Return the tables with all of these rows; a column that a row leaves out is null."""
     rows = list(rows)
     return {
-        name: table_of(columns, [row for one in rows for row in one.get(name, ())])
+        name: pl.DataFrame(
+            [row for one in rows for row in one.get(name, ())], schema=pl.Schema(columns)
+        )
         for name, columns in SCHEMA.items()
     }
 
@@ -144,7 +136,7 @@ def certified_row(
     kept: KeptOutcome,
     tokens: Sequence[str],
     allowed: float = 0.0,
-    claims: Mapping[Claim, Float[Tensor, " key"]] | None = None,
+    claims: Functionals | None = None,
     *,
     radii: Float[Tensor, "two own"] | None = None,
     order: bool = False,
@@ -171,16 +163,19 @@ def certified_row(
     visible = torch.zeros_like(row, dtype=torch.bool).index_fill(0, keys, True)
     met = solver.farthest(ends)
     row, farthest = (row.scatter(0, keys, one[own]) for one in (solver.inside, met))
-    radii = row_radii(kept, solver, ends, allowed) if radii is None else radii
+    radii = row_radii(kept, solver, ends) if radii is None else radii
     functionals = _weights(kept.values, row, visible, ends.lo[own], ends.hi[own], radii)
     for one in functionals:
         one["token"] = tokens[one["key"]]
     claims = claims or {}
-    proven = certified(kept, solver, claims, allowed, ends, certificates=certificates)
+    proven = certified(kept, solver, claims, certificates=certificates)
     for (one, _), coefficients in zip(proven, claims.values(), strict=True):
         one["token"] = _counted(coefficients, keys.tolist(), tokens)
     above = torch.nonzero(solver.order(ends)) if order else None
-    tops = solver.top(ends), _largest_source(kept, solver, ends, added)
+    tops = [solver.top(ends), None]
+    if added is not None:
+        sizes = solver_costs(kept, solver, added[None])[0].abs()
+        tops[1] = solver.top(ends, sizes / sizes.max().clamp_min(_TINY))
     top, source = (None if one is None else one % len(row) for one in tops)
     whole = {
         "allowed": allowed,
@@ -188,6 +183,7 @@ def certified_row(
         "cast": kept.answer and kept.answer.cast,
         "farthest": float((row - farthest).clamp_min(0.0).sum()),
         "predicted": float(kept.change(solver.length(met))),
+        "measured": kept.measured(farthest),
         "simplex_nullity": kept.values.simplex_space(visible).nullity,
         "certified_top": top,
         "certified_source": source,
@@ -198,7 +194,7 @@ def certified_row(
     functionals += [one for one, _ in proven]
     held = [certificate for _, certificate in proven]
     pairs = [] if above is None else (solver.keys[above] % len(row)).tolist()
-    return CertifiedRow(functionals, whole, pairs, held, farthest, radii)
+    return CertifiedRow(functionals, whole, pairs, held, radii)
 
 
 def _weights(
@@ -237,93 +233,19 @@ def _counted(
     coefficients: Float[Tensor, " key"], keys: Sequence[int], tokens: Sequence[str]
 ) -> str:
     """Return the keys that count in a functional, with what stands there."""
-    times = {key: float(coefficients[key]) for key in keys if coefficients[key]}
-    return ", ".join(
-        f"{f'{one:.4g} times ' * (one != 1)}key {key} {unmarked(tokens[key])!r}"
-        for key, one in times.items()
-    )
+    named = []
+    for key in keys:
+        times = float(coefficients[key])
+        factor = "" if times == 1 else f"{times:.4g} times "
+        if times:
+            named.append(f"{factor}key {key} {unmarked(tokens[key])!r}")
+    return ", ".join(named)
 
 
-def _largest_source(
-    kept: KeptOutcome, solver: RowSolver, ends: Ends, added: Float[Tensor, " key"] | None
-) -> int | None:
-    """Return the position of the key that adds most, by absolute value, in every alternative."""
-    if added is None:
-        return None
-    sizes = solver_costs(kept, solver, added[None])[0].abs()
-    return solver.top(ends, sizes / sizes.max().clamp_min(_TINY))
-
-
-def certified(
-    kept: KeptOutcome,
-    solver: RowSolver,
-    functionals: Mapping[Claim, Float[Tensor, " key"]],
-    allowed: float,
-    ends: Ends | None = None,
-    *,
-    certificates: bool = False,
-) -> list[tuple[Row, Certificate | None]]:
-    """Return value, proven ends, verdict and radius of each functional, and with ``certificates`` what proves them.
-
-    ``ends`` are those of the weights, where they are known.
-    """
-    if not functionals:
-        return []
-    costs = solver_costs(kept, solver, torch.stack([*functionals.values()]))
-    numbers = functional_ends(solver, costs, ends).T.tolist()
-    found = []
-    for claim, cost, (value, lo, hi) in zip(functionals, costs, numbers, strict=True):
-        certificate = solver.certificate(cost) if certificates else None
-        if certificate is not None:
-            lo, hi = certificate.ends.tolist()
-        verdict, radius = claim.verdict(lo, hi), None
-        if verdict in (TRUE, FALSE):
-            sign = 1.0 if lo > claim.bound else -1.0
-            limit = cost.new_tensor([sign * claim.bound + ORDER_MARGIN])
-            reached = solver.radius(sign * cost[None], limit, kept.length(allowed))
-            radius = float(kept.change(reached))
-        named = {"functional": claim.words, "value": value, "lo": lo, "hi": hi}
-        found.append(({**named, "verdict": verdict, "radius": radius}, certificate))
-    return found
-
-
-def solver_costs(
-    kept: KeptOutcome, solver: RowSolver, coefficients: Float[Tensor, "functional key"]
-) -> Float[Tensor, "functional seen"]:
-    """Return functionals of a head's row as costs of its programs."""
-    own = kept.own[solver.keys]
-    costs = coefficients.new_zeros(len(coefficients), len(own))
-    costs[:, own] = coefficients[:, solver.keys[own] % kept.values.keys]
-    return costs
-
-
-def functional_ends(
-    solver: RowSolver, costs: Float[Tensor, "functional seen"], ends: Ends | None = None
-) -> Float[Tensor, "three functional"]:
-    """Return the value of linear functionals of a row, and their least and greatest over all alternatives.
-
-    ``ends`` are those of the weights, where they are known: they are those of a functional of one key, too.
-    """
-    values, open_ = costs @ solver.inside, torch.ones(len(costs), dtype=torch.bool)
-    numbers = values.repeat(3, 1)
-    if ends is not None:
-        open_ = (costs != 0).sum(1) != 1
-        scaled = torch.stack([costs[~open_] @ ends.lo, costs[~open_] @ ends.hi])
-        numbers[1:, ~open_] = scaled.sort(0).values
-    asked = costs[open_]
-    least, minus_greatest = solver.optima(torch.cat([asked, -asked])).bounds.chunk(2)
-    # The row itself is an alternative.
-    numbers[1, open_] = torch.minimum(least, values[open_])
-    numbers[2, open_] = torch.maximum(-minus_greatest, values[open_])
-    return numbers
-
-
-def row_radii(
-    kept: KeptOutcome, solver: RowSolver, ends: Ends, allowed: float
-) -> Float[Tensor, "two own"]:
+def row_radii(kept: KeptOutcome, solver: RowSolver, ends: Ends) -> Float[Tensor, "two own"]:
     """Return the changes of the outcome up to which each weight is proven to stay determined, and negligible.
 
-    NaN where it is not even with the change that is ``allowed``, whose ends are given: also of any larger.
+    NaN where it is not even with the allowed change, whose ends are given: also of any larger.
     """
     own = kept.own[solver.keys]
     weight, lo, hi = (one[own] for one in (solver.inside, ends.lo, ends.hi))
@@ -336,7 +258,7 @@ def row_radii(
         which, key = part.T
         costs = solver.units(own.nonzero()[key, 0])
         costs[which > 0] *= -1.0
-        found[which, key] = solver.radius(costs, limits[which, key], kept.length(allowed))
+        found[which, key] = solver.radius(costs, limits[which, key])
     lower, upper, negligible = found
     return kept.change(torch.stack([torch.minimum(lower, upper), negligible]))
 

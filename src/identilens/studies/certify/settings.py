@@ -1,8 +1,6 @@
 """Options of certifying rows."""
 
 from dataclasses import dataclass
-from importlib import import_module
-from pkgutil import resolve_name
 from typing import Annotated, Any
 
 from identilens.errors import SettingError
@@ -30,8 +28,7 @@ class CertifySettings(RowSettings):
         segment: A part of the text whose attention is certified as a claim, as name=words, or as name=start:end by
             characters. Of two or three segments also how much more attention one gets than another.
         source: The token whose logit is split by source: what each key of a row adds to it is certified as a claim. A
-            text such as " river", a number, or "most likely"; of two, the difference of their logits. In Python also a
-            direction of the residual stream.
+            text such as " river", a number, or "most likely"; of two, the difference of their logits.
         certificates: Write a file for each claim, row and tolerance, from which anyone can check the ends.
         order: Certify also which keys have the same order in every alternative; takes about twice as long.
     """
@@ -42,7 +39,7 @@ class CertifySettings(RowSettings):
     claim: Annotated[tuple[Any, ...], WORDED] = ()
     pattern: Annotated[tuple[str, ...], LIST] = ()
     segment: Annotated[tuple[Any, ...], WORDED] = ()
-    source: Annotated[tuple[Any, ...], WORDED] = ()
+    source: Annotated[tuple[str, ...], WORDED] = ()
     certificates: Switch = False
     order: bool = False
 
@@ -56,42 +53,18 @@ class CertifySettings(RowSettings):
                 "stacked output projections have full rank: see stacked_rank of an audit)",
                 self.tolerance,
             )
-        if self.certificates and not (self.claims or self.source):
+        if self.certificates and not (self.claim or self.pattern or self.segment or self.source):
             words = "with a claim, a pattern, a segment or a source"
             raise SettingError("certificates", words, True)
-        tensors = [one for one in self.source if not isinstance(one, str)]
-        finite = all(getattr(one, "ndim", 0) == 1 and one.isfinite().all() for one in tensors)
-        if len(self.source) > 2 or (tensors and len(self.source) > 1) or not finite:
-            words = "as one token, two, or one direction of d_model finite numbers"
-            raise SettingError("source", words, self.source)
+        if len(self.source) > 2:
+            raise SettingError("source", "as one token or two", self.source)
         if self.answer is not None and self.outcome in ("head", "layer"):
             raise SettingError("answer", "with the outcome states or prediction only", self.answer)
 
-    @property
-    def claims(self) -> list[Any]:
-        """All claims, as `Claim`.
-
-        Raises:
-            SettingError: For words that are no claim, or an unknown pattern.
-        """
-        if not (self.claim or self.pattern or self.segment):
-            return []
-        functionals = import_module("identilens.claims")
-        read, segments = (
-            [one if isinstance(one, functionals.Claim) else make(one) for one in given]
-            for make, given in (
-                (functionals.Claim.read, self.claim),
-                (lambda words: functionals.segment(*functionals.read_segment(words)), self.segment),
-            )
-        )
-        patterns = map(functionals.pattern, self.pattern)
-        return [*read, *patterns, *segments, *functionals.compared(segments, segments)]
-
     def recorded(self) -> dict[str, Any]:
         """Return the settings that change the numbers; claims that were made in Python in words."""
-        claims, segments = (
-            [getattr(one, "recorded", one) for one in made] for made in (self.claim, self.segment)
-        )
-        direction: Any = resolve_name("identilens.claims:source") if self.source else None
-        source = [one if isinstance(one, str) else direction(one).digest for one in self.source]
-        return {**super().recorded(), "claim": claims, "segment": segments, "source": source}
+        made = {
+            name: [getattr(one, "recorded", one) for one in getattr(self, name)]
+            for name in ("claim", "segment")
+        }
+        return {**super().recorded(), **made}

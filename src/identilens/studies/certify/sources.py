@@ -1,4 +1,4 @@
-"""A logit, or a direction of the residual stream, as the sum of its parts: what rows of attention are sources of."""
+"""A logit as the sum of its parts: what rows of attention are sources of."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.errors import SettingError
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.stream import attention_row, read_stream, token_of
@@ -17,16 +16,13 @@ from identilens.runs.tables import Row
 MOST_LIKELY = "most likely"
 """Stands for the token that the model finds most likely."""
 
-DIRECTION = "the direction"
-"""Name of a source that is no token."""
-
 
 @dataclass(frozen=True)
 class Source:
     """A direction that the residual stream is read along at one position.
 
     Attributes:
-        name: What is read: a token, two, or the direction.
+        name: What is read: a token, or two.
         direction: u, with the scale of the final norm frozen.
         parts: What the logit is the sum of, by layer, the logit itself, and the error of the sum.
     """
@@ -36,33 +32,23 @@ class Source:
     parts: list[Row]
 
 
-def read_source(
-    lens: Lens, item: Item, query: int, requested: Sequence[str | Float[Tensor, " d_model"]]
-) -> Source:
-    """Return the source of one token's logit, of the difference of two, or along a direction, at one position.
+def read_source(lens: Lens, item: Item, query: int, requested: Sequence[str]) -> Source:
+    """Return the source of one token's logit, or of the difference of two, at one position.
 
     Raises:
         InputError: For words that are not one token.
-        SettingError: For a direction of another length.
         UnsupportedModelError: If the model's logits are no such sum.
     """
     stream = read_stream(lens, item, query)
-    if isinstance(requested[0], Tensor):
-        u, name, besides = requested[0].detach().double().cpu(), DIRECTION, 0.0
-        if u.shape != stream.last.shape:
-            words = f"as a direction of {len(stream.last)} numbers"
-            raise SettingError("source", words, f"{len(u)} numbers")
-        logit = float(stream.last @ u)
-    else:
-        likely = int(stream.logits.argmax())
-        tokens = [likely if one == MOST_LIKELY else token_of(lens, str(one)) for one in requested]
-        names = token_names(lens.tokenizer, tokens) if lens.tokenizer else map(str, tokens)
-        name = " − ".join(map(repr, names))
-        directions, rests = zip(*map(stream.direction, tokens), strict=True)
-        signs = torch.tensor([1.0, -1.0][: len(tokens)], dtype=torch.float64)
-        u = signs @ torch.stack(directions)
-        besides = float(signs @ torch.tensor(rests, dtype=torch.float64))
-        logit = float(signs @ stream.logits[tokens])
+    likely = int(stream.logits.argmax())
+    tokens = [likely if one == MOST_LIKELY else token_of(lens, one) for one in requested]
+    names = token_names(lens.tokenizer, tokens) if lens.tokenizer else map(str, tokens)
+    name = " − ".join(map(repr, names))
+    directions, rests = zip(*map(stream.direction, tokens), strict=True)
+    signs = torch.tensor([1.0, -1.0][: len(tokens)], dtype=torch.float64)
+    u = signs @ torch.stack(directions)
+    besides = float(signs @ torch.tensor(rests, dtype=torch.float64))
+    logit = float(signs @ stream.logits[tokens])
     parts: list[Row] = [
         {"part": "embedding", "layer": None, "value": float(stream.embedding @ u)},
         {"part": "final bias", "layer": None, "value": besides},

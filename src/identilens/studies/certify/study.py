@@ -1,32 +1,30 @@
 """What an outcome (a head's output, its layer's, the model's answer) fixes of each attention weight of a row."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from identilens.claims import Claim, ClaimRow, row_sources
-from identilens.errors import InputError, SettingError
+from identilens.claims import Claim, ClaimRow, functionals_of, read_claims, row_sources
 from identilens.models.heads import Head
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_layer
-from identilens.models.sequences import Kind, sides
+from identilens.models.sequences import sides
 from identilens.models.spelling import Spelling
 from identilens.models.stream import require_unembedding
-from identilens.models.substitution import Rows
-from identilens.runs.folder import RunFolder
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
-from identilens.studies.certify.certificates import FOLDER, MOST, CertificateFile, said_of
+from identilens.studies.certify.certificates import FOLDER, CertificateFile
 from identilens.studies.certify.result import Certainty
 from identilens.studies.certify.rows import CertifiedRow, certified_row, frames_of
 from identilens.studies.certify.settings import CertifySettings
 from identilens.studies.certify.sources import Source, read_source
+from identilens.studies.head_views import head_name
 from identilens.studies.heads import Place, RowStudy
 from identilens.studies.outcomes import answer_in_words, asked_answer, kept_outcome
 from identilens.studies.settings import tolerances
@@ -81,6 +79,8 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
 
     def __init__(self, lens: Lens, texts: Any, settings: CertifySettings) -> None:
         super().__init__(lens, texts, settings)
+        self._claims = read_claims(settings.claim, settings.pattern, settings.segment)
+        self.leaves = "certificates are files" if settings.certificates else ""
         # What the heads of a layer share is made once.
         self._layer = lru_cache(1)(self._read_layer)
         self._source = lru_cache(_SOURCES)(self._read_source)
@@ -89,34 +89,12 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         self._moves = settings.outcome != "head" or any(one.size for one in self._tolerances)
         if settings.source:
             require_unembedding(lens)
-        each = len(settings.claims) + bool(settings.source) * max(self._items.lengths)
-        files = each * len(self._tolerances) * sum(self.sizes()) * settings.certificates
-        if files > MOST:
-            raise SettingError(
-                "certificates", f"with at most {MOST:,} claims, rows and tolerances together", True
-            )
-        if settings.claims:
-            self._look_for_claims()
 
-    def _look_for_claims(self) -> None:
-        """Check that each text with tokens has what the claims name, before anything is computed."""
-        kinds: set[Kind] = {site.kind for site, _ in self.heads.chosen}
-        for text, item in enumerate(self.heads.items):
-            for sequence in {sides(kind, item.tokens).key for kind in kinds} & {*item.tokens}:
-                spelling = Spelling.of(item, sequence, item.tokens[sequence])
-                for claim in self.settings.claims:
-                    claim.check(spelling, text)
-
-    def begin(self, folder: RunFolder | None) -> None:
-        """Prepare for the first part; certificates are files."""
-        if folder is None and self.settings.certificates:
-            raise InputError("certificates are files: pass out=... to the run.")
-        super().begin(folder)
-        if self.settings.certificates:
-            # Elsewhere a path says nothing, and the parameters tell which model it was.
-            lens = self.heads.lens
-            name = Path(lens.name).name if Path(lens.name).is_dir() else lens.name
-            self._model = f"{name} ({lens.digest[:25]})"
+    @cached_property
+    def _model(self) -> str:
+        """Name of the model without a path, which says nothing elsewhere, and the digest of its parameters."""
+        lens = self.heads.lens
+        return f"{Path(lens.name).name} ({lens.digest[:25]})"
 
     def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
         """Return the certificates of some rows of a head."""
@@ -137,16 +115,14 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         at = {**place.row, "query": query, "query_token": names[side.query][query]}
         spelling = Spelling.of(item, side.key, tokens)
         row = ClaimRow(head, query, tokens, place.text, spelling, self._moves)
-        counted = ((one, one.coefficients(row)) for one in settings.claims)
-        claims, added = {one: each for one, each in counted if each is not None}, None
+        claims, added = functionals_of(self._claims, row), None
         if settings.source:
             source = self._source(place.text, query)
             sources = row_sources(row, source.direction, source.name)
             claims |= sources
             added = torch.stack([*sources.values()]).sum(0)
             if (place.site, place.head) == self.heads.chosen[0]:
-                told = {name: at[name] for name in ("text", "query", "query_token")}
-                yield {"parts": [{**told, "source": source.name, **one} for one in source.parts]}
+                yield {"parts": [{**at, "source": source.name, **one} for one in source.parts]}
         found, radii = {}, None
         # Radii are found for the smallest change: what is not determined there is so for no larger one.
         for tolerance in sorted(self._tolerances, key=kept.allowed):
@@ -161,15 +137,12 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                 certificates=settings.certificates,
             )
             radii = found[tolerance].radii
+        at |= {"outcome": settings.outcome, "answer": kept.answer and self._answer(place, names)[1]}
         for tolerance in self._tolerances:
-            put = Rows([query], found[tolerance].farthest[None])
-            measured = kept.answer and kept.answer.with_rows(head, put)
-            said = kept.answer and self._answer(place, names)[1]
-            also = {"outcome": settings.outcome, "answer": said, "measured": measured}
-            where = {**at, "tolerance": tolerance.name}
+            at["tolerance"] = tolerance.name
             if settings.certificates:
-                self._write(found[tolerance], claims, where)
-            yield found[tolerance].tables(where, also)
+                self._write(found[tolerance], claims, at)
+            yield found[tolerance].tables(at)
 
     def _read_source(self, text: int, query: int) -> Source:
         """Return what a logit is the sum of at a query."""
@@ -178,17 +151,18 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
 
     def _write(self, row: CertifiedRow, claims: Iterable[Claim], at: Row) -> None:
         """Write the certificates of a row's claims, and note their files."""
-        where = (
-            f"text {at['text']}, {at['kind']} layer {at['layer']}, head {at['head']}, query {at['query']} "
-            f"({at['query_token']!r}) of {self._model}"
-        )
-        place = MatrixKey(at["text"], at["layer"], at["head"], at["kind"], f"query{at['query']}")
+        kept = {name: at[name] for name in ("outcome", "tolerance")}
+        head = at["text"], at["layer"], at["head"], at["kind"]
+        place = MatrixKey(*head, f"query{at['query']}")
+        where = f"{head_name(at)}, query {at['query']} ({at['query_token']!r}) of {self._model}"
         last = at["tolerance"].replace("%", "percent")
-        for number, (claim, certificate) in enumerate(zip(claims, row.certificates, strict=True)):
+        functionals = row.functionals[-len(row.certificates) :]
+        for number, claim in enumerate(claims):
             name = f"{FOLDER}/{place}.claim{number}.{last}.safetensors"
-            said = said_of(claim, self.settings.outcome, at["tolerance"], where)
-            CertificateFile(certificate, said).write(self.folder / name)  # pyright: ignore
-            row.functionals[number - len(row.certificates)]["certificate"] = name
+            words = {name: getattr(claim, name) for name in ("words", "subject", "sign", "bound")}
+            file = CertificateFile(row.certificates[number], {**words, **kept, "where": where})  # pyright: ignore
+            file.write(self.folder / name)  # pyright: ignore
+            functionals[number]["certificate"] = name
 
     def _read_layer(self, text: int, site: Site, rows: tuple[int, ...] | None) -> list[Head]:
         """Return all heads of a layer."""

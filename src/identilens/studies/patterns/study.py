@@ -1,45 +1,38 @@
 """How much attention each head has on published patterns, and how much of that every alternative has."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from identilens.claims import ClaimRow, pattern
-from identilens.errors import InputError, SettingError
+from identilens.claims import Claim, ClaimRow, functionals_of, pattern
+from identilens.errors import InputError
 from identilens.measures.attention.detectors import PATTERNS
-from identilens.measures.attention.row_solver import ORDER_MARGIN, RowSolver
 from identilens.models.capture import Collector
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
-from identilens.runs.conllu import TaggedText
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, Tables, table_of
-from identilens.studies.certify.rows import functional_ends
+from identilens.studies.certify.functionals import Functionals, certified
 from identilens.studies.drawn import drawn_rows
 from identilens.studies.heads import TextStudy
-from identilens.studies.items import Items, token_places, word_at
-from identilens.studies.outcomes import of_head
+from identilens.studies.items import Items
+from identilens.studies.outcomes import of_row
 from identilens.studies.patterns.result import MEANS, PatternScores
-from identilens.studies.patterns.settings import ARCS, PatternSettings
-from identilens.studies.settings import Tolerance
-
-Case = Mapping[int, Float[Tensor, "functional key"]]
-"""One place of a pattern: coefficients of its keys in each row; then of how much more it has than each rival."""
+from identilens.studies.patterns.settings import PatternSettings
 
 
 class PatternStudy(TextStudy[PatternSettings, PatternScores]):
     """Score every head on published patterns of attention, and bound the scores over all alternatives.
 
     The score is the mean attention to the keys that a pattern names (the previous token, tokens that followed the same
-    token before, a word's syntactic head, and others), over rows drawn by the seed. Rows choose independently, so the
+    token before, and others), over rows drawn by the seed. Rows choose independently, so the
     mean of the proven ends of the rows is a proven interval of the score: what the head could show with the same output
     in every row. Patterns:
     `identilens.measures.attention.pattern_keys`; protocol: docs/patterns.md.
@@ -69,12 +62,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
     def __init__(self, lens: Lens, texts: Any, settings: PatternSettings) -> None:
         super().__init__(lens, texts, settings)
         self.given = len(self.items)
-        self.patterns = settings.pattern or tuple(PATTERNS)
-        self.arcs = not {*self.patterns} <= {*PATTERNS}
-        tagged = all(isinstance(item.text, TaggedText) for item in self.items)
-        if self.arcs and not (tagged and settings.max_length is None):
-            words = "of arcs with whole sentences of a treebank (.conllu), without max_length"
-            raise SettingError("pattern", words, settings.pattern)
+        self.patterns = [pattern(name) for name in settings.pattern or PATTERNS]
         if settings.repeated:
             entries = [*self.items.entries, *lens.read(self._repeated())]
             self.items = Items(lens, entries, settings.max_length)
@@ -103,11 +91,10 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         for number, layer in enumerate(collector.layers[0]):
             heads = [head for head in layer.heads if (number, head.head) in self.chosen]
             drawn = self._drawn(part, item, heads[0]) if heads else {}
-            for head, tolerance in product(heads, self.tolerances):
+            for head in heads:
                 head.refuse_sink()
                 at = {"text": part, "layer": head.layer, "head": head.head, "kind": head.kind}
-                at |= {"corpus": corpus, "tolerance": tolerance.name}
-                rows += [{**at, **score} for score in _scores(head, drawn, tolerance)]
+                rows += [{**at, "corpus": corpus, **score} for score in self._scores(head, drawn)]
             self.tell(f"text {part}, layer {number}")
         return Output({"table": table_of(PatternScores.schema["table"], rows)})
 
@@ -115,96 +102,54 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         """Check that there is something to score."""
         if tables["table"].is_empty():
             raise InputError(
-                f"no row of the texts has a pattern of {', '.join(self.patterns)} and other keys besides. "
-                "Choose other texts or another pattern."
+                "no row of the texts has a key of the patterns and other keys besides. Choose other texts or another "
+                "pattern."
             )
         return Output(tables)
 
-    def _drawn(self, part: int, item: Item, head: Head) -> dict[str, list[Case]]:
-        """Return the cases of each pattern that are drawn; heads of a layer have the same."""
+    def _drawn(self, part: int, item: Item, head: Head) -> Mapping[int, Functionals]:
+        """Return the patterns of each row that is drawn for one; heads of a layer have the same."""
         side = sides(head.kind, item.tokens).query
         names = names_at(item.tokens, side, len(head.queries), self.lens.model.config)
-        rows = [ClaimRow(head, query, names, part) for query in range(len(names))]
-        # The sequences that an encoder-decoder writes, and random ones, have no arcs.
-        tagged = self.arcs and part < self.given and side == "encoder"
-        arcs = arc_cases(item, self.lens.tokenizer, head) if tagged else {}
-        cases: dict[str, list[Case]] = {}
-        for name in self.patterns:
-            if name in PATTERNS:
-                keys = [(row.query, pattern(name).coefficients(row)) for row in rows]
-                cases[name] = [{query: one[None]} for query, one in keys if one is not None]
-            else:
-                cases |= arcs if name == ARCS else {name: arcs.get(name, [])}
         place = self.settings.seed, part, head.layer, head.kind
-        return {
-            name: [own[at] for at in drawn_rows(*place, len(own), self.settings.rows)]
-            for name, own in cases.items()
-        }
+        rows = [
+            functionals_of(self.patterns, ClaimRow(head, query, names, part))
+            for query in range(len(names))
+        ]
+        drawn: dict[int, dict[Claim, Tensor]] = {}
+        for claim in self.patterns:
+            queries = [query for query, held in enumerate(rows) if claim in held]
+            for number in drawn_rows(*place, len(queries), self.settings.rows):
+                query = queries[number]
+                drawn.setdefault(query, {})[claim] = rows[query][claim]
+        return drawn
+
+    def _scores(self, head: Head, drawn: Mapping[int, Functionals]) -> Iterator[Row]:
+        """Yield the score of a head on each pattern, and its ends: the means over the rows of the pattern.
+
+        Rows change independently of each other, so that ends of means over rows are means of ends.
+        """
+        found = {pair: [] for pair in product(self.tolerances, self.patterns)}
+        for query, functionals in drawn.items():
+            kept = of_row(head, query)
+            peak = int(kept.row.argmax())
+            for tolerance in self.tolerances:
+                solver = kept.solver(kept.allowed(tolerance))
+                named = [bool(keys[peak]) for keys in functionals.values()]
+                first = any(named) and solver.top(None) is not None
+                proven = certified(kept, solver, functionals)
+                for claim, (row, _), largest in zip(functionals, proven, named, strict=True):
+                    means = {
+                        "score": row["value"],
+                        "largest": largest,
+                        "certified": largest and first,
+                    }
+                    found[tolerance, claim].append(row | means)
+        for (tolerance, claim), rows in found.items():
+            if rows:
+                means = {name: fmean(row[name] for row in rows) for name in MEANS}
+                at = {"pattern": claim.words, "tolerance": tolerance.name, "rows": len(rows)}
+                yield {**at, **means}
 
 
 patterns = study_function(PatternStudy, "patterns")
-
-
-def _scores(head: Head, drawn: Mapping[str, Sequence[Case]], tolerance: Tolerance) -> Iterator[Row]:
-    """Yield the score of a head on each pattern, and its ends: the means over the cases of the pattern.
-
-    Rows change independently of each other, so that ends of sums over rows are sums of ends.
-    """
-
-    @cache
-    def solver(query: int) -> RowSolver:
-        kept = of_head(head.attention[query], head.at(query), head.seen(query))
-        return kept.solver(kept.allowed(tolerance))
-
-    def ends(case: Case, asked: slice) -> Float[Tensor, "three chosen"]:
-        rows = [functional_ends(solver(q), c[asked, solver(q).keys]) for q, c in case.items()]
-        return torch.stack(rows).sum(0)
-
-    for name, cases in drawn.items():
-        numbers = []
-        for case in cases:
-            query, own = next(iter(case.items()))
-            if name in PATTERNS:
-                largest = bool(own[0, head.attention[query].argmax()])
-                certain = largest and solver(query).top(None) is not None
-            else:
-                apart = torch.stack([c[1:] @ head.attention[q] for q, c in case.items()]).sum(0)
-                largest = bool((apart > 0).all())
-                certain = largest and bool((ends(case, slice(1, None))[1] > ORDER_MARGIN).all())
-            numbers.append([*ends(case, slice(1))[:, 0].tolist(), largest, certain])
-        if cases:
-            means = torch.tensor(numbers, dtype=torch.float64).mean(0).tolist()
-            yield {"pattern": name, "rows": len(cases), **dict(zip(MEANS, means, strict=True))}
-
-
-def arc_cases(item: Item, tokenizer: Any, head: Head) -> dict[str, list[Case]]:
-    """Return the arcs of a sentence by relation and direction, as Clark et al. 2019 (4.1) count attention of words.
-
-    Attention to a word is summed over its tokens, attention from a word averaged over its own. The rivals of an arc
-    are the other words in the place of its head.
-    """
-    text: Any = item.text
-    spans = [(word.start, word.end, number) for number, word in enumerate(text.words)]
-    pieces: dict[int, list[int]] = {}
-    for place, (_, part, characters) in enumerate(token_places([text], tokenizer)):
-        number = -1 if part is None else word_at(spans, characters, -1)
-        pieces.setdefault(number, []).append(place)
-    pieces.pop(-1, None)
-    found: dict[str, list[Case]] = {}
-    for number in pieces:
-        above, relation = text.words[number].head, text.words[number].relation
-        if above not in pieces:
-            continue
-        words = [above, *(one for one in pieces if one not in (number, above))]
-        arcs = {"to": [(number, one) for one in words], "from": [(one, number) for one in words]}
-        for direction, pairs in arcs.items():
-            shares: dict[int, Tensor] = {}
-            for place, (first, second) in enumerate(pairs):
-                for query in pieces[first]:
-                    zeros = torch.zeros(len(pairs), len(head.keys), dtype=torch.float64)
-                    shares.setdefault(query, zeros)[place, pieces[second]] = 1 / len(pieces[first])
-            case = {q: torch.cat([c[:1], c[:1] - c[1:]]) for q, c in shares.items()}
-            seen = ((head.seen(query), case[query][0]) for query in pieces[pairs[0][0]])
-            if any(keys is None or (share * keys).any() for keys, share in seen):
-                found.setdefault(f"{relation} {direction} head", []).append(case)
-    return found
