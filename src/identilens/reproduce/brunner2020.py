@@ -6,8 +6,6 @@ from typing import Any, Literal
 
 import polars as pl
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from identilens.charts.cells import token_map
 from identilens.charts.labels import said
@@ -131,23 +129,26 @@ def figure6(settings: HeadFigure, out: Path, **run: Any) -> Reproduction:
         out=out / "run",
         **run,
     )
-    names, maps, rows = result.tokens[0]["encoder"], maps_by_head(result), []
+    names, maps, rows = result.tokens[0]["encoder"], {}, []
     outer = [index == 0 or name in ("[SEP]", "</s>") for index, name in enumerate(names)]
     structural = torch.tensor(outer).expand(len(names), -1)
     index = torch.arange(len(names))
     near = ((index[:, None] - index).abs() <= 1) & ~structural
     places = {"structural": structural, "near": near, "elsewhere": ~(structural | near)}
-    for head, of_head in sorted(maps.items()):
-        for attention, weights in of_head.items():
+    for head in result.table["head"]:
+        raw, effective = (
+            result.matrices[str(MatrixKey(0, settings.layer, head, "encoder", name))]
+            for name in ("raw", "effective")
+        )
+        maps[head] = {"raw": raw, "effective": effective, "null": raw - effective}
+        for attention, weights in maps[head].items():
             size = weights.double().abs()
             shares = {
                 place: float(size[cells].sum() / size.sum()) for place, cells in places.items()
             }
             rows.append({"head": head, "attention": attention, **shares})
     shares = pl.DataFrame(rows)
-    head = settings.head
-    if head is None:
-        head = int(shares.filter(attention="raw").sort("structural", descending=True)["head"][0])
+    head = int(shares.filter(attention="raw").sort("structural", descending=True)["head"][0])
     published = pl.col("attention").replace_strict(MAPS)
     comparison = compared(
         shares.filter(head=head).with_columns(published=published),
@@ -163,19 +164,6 @@ def figure6(settings: HeadFigure, out: Path, **run: Any) -> Reproduction:
     }
     used = {**record(settings, lens, "the paper's passage"), "head": head}
     return reproduction(comparison, result, used, {"places": shares}, charts)
-
-
-def maps_by_head(result: Audit) -> dict[int, dict[str, Float[Tensor, "n n"]]]:
-    """Return raw, effective and null attention by head."""
-    maps: dict[int, dict[str, Tensor]] = {}
-    for name in result.matrices:
-        if key := MatrixKey.parse(name):
-            maps.setdefault(key.head, {})[key.name] = result.matrices[name]
-    order = ("raw", "effective")
-    return {
-        head: {name: pair[name] for name in order} | {"null": pair["raw"] - pair["effective"]}
-        for head, pair in maps.items()
-    }
 
 
 def same_layer(number: str, chance: str, published: str, result: TokenIdentifiability) -> Rows:

@@ -126,15 +126,15 @@ class TunedFigure(CorpusSettings, FineTuning):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadFigure(CorpusSettings):
-    """The head; the paper shows one of layer 4 of BERT-base.
+    """The layer; the paper shows a head of layer 4 of BERT-base.
+
+    Its head with the most raw attention on the first token and the separators is shown.
 
     Attributes:
         layer: Layer, counted from 0.
-        head: Head, counted from 0. Default: the one with the most raw attention on the first token and the separators.
     """
 
     layer: NonNegative = 3
-    head: NonNegative | None = None
 
 
 def reproduction(

@@ -65,18 +65,12 @@ def reproduction(report: Report, settings: TaskSettings, out: Path, **run: Any) 
 
 def attention_of_an_input(runs: list[Reversal], accuracy: pl.DataFrame) -> Parts:
     """Return the cross attention of both models on the first test input, beside the antidiagonal."""
-    matches, cells, maps = [], [], {}
+    matches, maps = [], {}
     for result in runs:
         shared = pl.lit(result.model).alias("model")
         rows = pl.DataFrame([antidiagonal_match(weights[0]) for weights in result.weights])
         match = pl.concat([result.heads, rows], how="horizontal")
         matches.append(match.select(shared, "head", "mass", "score", "shift", "nullity"))
-        head = result.best_head()
-        cells += [
-            {"model": result.model, "head": head, "output": row, "input": column, "weight": weight}
-            for row, line in enumerate(result.weights[head, 0].tolist())
-            for column, weight in enumerate(line)
-        ]
         maps |= result.maps_of(0)
     match = pl.concat(matches)
     findings = (
@@ -85,8 +79,7 @@ def attention_of_an_input(runs: list[Reversal], accuracy: pl.DataFrame) -> Parts
         "of a row on it; score: cosine; shift: offset of the antidiagonal with most mass; nullity: n − rank(T), mean "
         f"over inputs):\n\n{markdown_table(match)}\n"
     )
-    tables = {"match": match, "attention": pl.DataFrame(cells)}
-    return tables, findings, {"attention": attention(maps, runs[0].source[0].tolist())}
+    return {"match": match}, findings, {"attention": attention(maps, runs[0].source[0].tolist())}
 
 
 def structure_by_threshold(runs: list[Reversal], accuracy: pl.DataFrame) -> Parts:

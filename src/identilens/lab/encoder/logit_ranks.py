@@ -164,16 +164,19 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
             raise InputError(
                 "the model has no bidirectional attention: under a mask, hidden logits are free and the rank is open."
             )
-        whole = TextHeads.of(lens, items, settings, "encoder")
+        whole, (low, high) = TextHeads.of(lens, items, settings, "encoder"), settings.lengths
 
         def fitting(text: int) -> list[Sequence[Place]]:
             length = items.lengths[text]
-            return [[place] for place in whole.places(text) if self._fits(length, place)]
+            return [
+                [place]
+                for place in whole.places(text)
+                if low * _d_v(place) <= length <= high * _d_v(place)
+            ]
 
         self._items = items
         self.heads = replace(whole, parts=PartsByText(len(items), fitting))
         if not self.heads.parts:
-            low, high = settings.lengths
             raise InputError(
                 f"no text has {low:g} to {high:g} times d_v = {_d_v(whole.places(0)[0])} tokens; the longest has "
                 f"{max(items.lengths)}. Give longer texts, or other lengths."
@@ -212,10 +215,6 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
             "output_error": measured.output_error,
         }
         return Output({"table": table_of(LogitRanks.schema["table"], [row])})
-
-    def _fits(self, length: int, place: Place) -> bool:
-        low, high = self.settings.lengths
-        return low * _d_v(place) <= length <= high * _d_v(place)
 
 
 def _d_v(place: Place) -> int:
