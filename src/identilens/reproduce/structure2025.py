@@ -55,11 +55,9 @@ def reproduction(report: Report, settings: TaskSettings, out: Path, **run: Any) 
     accuracy = pl.concat([draft, *(result.table.rename(names) for result in runs)])
     tables, findings, charts = report(runs, accuracy)
     used = settings.recorded()
-    rate = used.pop("learning_rate")
-    for model in RATES:
-        used[f"learning_rate of the {model}"] = ReversalSettings(
-            model=model, learning_rate=rate
-        ).rate
+    for result in runs:
+        rate = result.provenance["settings"]["learning_rate"]
+        used[f"learning_rate of the {result.model}"] = rate
     return Reproduction(used, {"accuracy": accuracy, **tables}, findings, charts)
 
 

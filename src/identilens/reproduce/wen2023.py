@@ -157,14 +157,11 @@ def accuracy(result: DyckRuns) -> str:
 
 def variations(result: DyckRuns) -> str:
     """Return the attention variation as a Markdown table, with and without the start token."""
-    rows = result.variation.with_columns(
-        pl.col("error").fill_nan(None),
-        start=pl.when("with_start").then(pl.lit("in")).otherwise(pl.lit("out")),
-    )
+    rows = result.variation.with_columns(pl.col("error").fill_nan(None))
     return (
-        f"{markdown_table(rows.drop('with_start'))}\n\nVariation is the mean of ‖A₁ − A₂‖² (Frobenius) over pairs of "
-        "seeds, patterns causal, with its standard error over seeds. The two columns before the last are random causal "
-        f"patterns: rows uniform on the simplex, and softmax of standard normal logits. {RANDOM}"
+        f"{markdown_table(rows)}\n\nVariation is the mean of ‖A₁ − A₂‖² (Frobenius) over pairs of seeds, patterns "
+        "causal, with its standard error over seeds. The last two columns are random causal patterns: rows uniform on "
+        f"the simplex, and softmax of standard normal logits. {RANDOM}"
     )
 
 
