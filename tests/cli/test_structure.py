@@ -16,7 +16,6 @@ def test_the_figures_of_the_draft(tmp_path):
     )
     assert "draft: LSTM" in written.output
     assert (tmp_path / "one" / "attention.png").is_file()
-    assert len(pl.read_csv(tmp_path / "one" / "attention.csv")) == 2 * 25
     lstm = (tmp_path / "one" / "lstm").rename(tmp_path / "kept")
     (tmp_path / "two").mkdir()
     lstm.rename(tmp_path / "two" / "lstm")

@@ -86,5 +86,5 @@ def test_maps_of_figure_6_add_up(data, tmp_path):
         overwrite=False,
         progress=None,
     )
-    shares = found.tables["places"].group_by("head", "attention").agg(total="share")
-    assert [sum(one) for one in shares["total"]] == pytest.approx([1.0] * len(shares))
+    shares = found.tables["places"].select("structural", "near", "elsewhere")
+    assert shares.sum_horizontal().to_list() == pytest.approx([1.0] * len(shares))

@@ -82,15 +82,9 @@ class Figure5Settings(ReviewSettings):
 def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
     """Train Con and Add encoders for every cell; the runs are saved to ``sweep`` in the folder."""
     result = sweep(settings=settings, out=out / "sweep", **run)
-    counts = result.table.group_by("task", maintain_order=True).first()
-    rows = "\n".join(
-        f"- {row['task']}: {row['train_rows']:,} training, {row['validation_rows']:,} validation and "
-        f"{row['test_rows']:,} test rows, {row['vocabulary']:,} words"
-        for row in counts.iter_rows(named=True)
-    )
     cells = result.table_one()
     named = cells.rename({size: f"d_k = {size}" for size in cells.columns[3:]})
-    findings = f"{markdown_table(named)}\n\n{rows}\n\n{result.summary().text}"
+    findings = f"{markdown_table(named)}\n\n{result.summary().text}"
     tables = {"runs": result.table, "table1": cells}
     return Reproduction(settings.recorded(), tables, findings, result.charts())
 
@@ -162,12 +156,6 @@ def ranks(number: int, heads: HeadsName, published: str) -> Figure:
             f"{published} Measured: rank(T) = min(d_s, {d_v}) in {len(full):,} of {len(ranks):,} reviews; nullity 0 "
             f"in every review {reach}; nullity at most {ranks['nullity'].max()}.\n\n{markdown_table(by_length)}"
         )
-        used = {
-            **encoder_facts(lens),
-            "head": 0,
-            "lengths": f"{LENGTHS[0]} to {LENGTHS[-1]}, {len(LENGTHS)} of them",
-            "reviews per length": settings.reviews,
-        }
         named = ranks.rename({"rank": "rank(T)", "nullity": "dim LN(T)"})
         chart = scatter(
             named.unpivot(["rank(T)", "dim LN(T)"], index="seq_len"),
@@ -181,7 +169,8 @@ def ranks(number: int, heads: HeadsName, published: str) -> Figure:
         )
         charts = {"ranks": rule(chart, y=d_v, label=f"d_v = {d_v}")}
         tables = {"ranks": ranks, "by_length": by_length}
-        return Reproduction(used, tables, findings, charts, settings.seed)
+        used = {**settings.recorded(), **encoder_facts(lens)}
+        return Reproduction(used, tables, findings, charts)
 
     return Figure(f"Bhardwaj et al. 2021, Figure {number}", RankSettings, make)
 
@@ -227,13 +216,9 @@ def figure5(
         f"texts of n tokens; {within:,} of {len(table) * how.count:,} have a rank of at most d_k = {config.d_k}. One "
         "constant per row is free in the logits, so n − 1 is the largest possible least rank."
     )
-    used = {
-        **encoder_facts(lens),
-        "tokens": f"{TOKENS[0]} to {TOKENS[1]}",
-        "alternatives per review": how.count,
-    }
+    used = {**how.recorded(), **encoder_facts(lens)}
     charts = {"logit_ranks": result.charts()["logit_rank_by_length"]}
-    return Reproduction(used, {"logit_ranks": table}, findings, charts, how.seed)
+    return Reproduction(used, {"logit_ranks": table}, findings, charts)
 
 
 LINEAR = "Published: rank(T) = min(d_s, 64), so that the nullity grows linearly beyond d_s = 64."

@@ -1,20 +1,16 @@
 """Brunner et al. 2020: every figure, on any model; published numbers stand beside measured ones."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import polars as pl
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from identilens.charts.cells import token_map
+from identilens.charts.labels import said
 from identilens.models.loading import load
 from identilens.reproduce.brunner2020_settings import (
-    ACROSS,
-    CHANCE,
     MAPS,
     OWN,
     PASSAGE,
@@ -41,7 +37,7 @@ from identilens.reproduce.inputs import FineTuning, tuned_model
 from identilens.reproduce.record import Figure, Reproduction, chosen_charts
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.progress import Progress
-from identilens.runs.tables import Row, Tables, percent
+from identilens.runs.tables import Tables
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.audit.study import audit
@@ -53,64 +49,63 @@ from identilens.studies.tokens.settings import TokenSettings
 from identilens.studies.tokens.study import token_identifiability
 
 
+def compared(
+    frame: pl.DataFrame, number: str, quantity: str, published: str, measured: str
+) -> Rows:
+    """Return a row of the comparison for each row of a frame, whose columns fill the templates; see `said`."""
+    return [
+        (number, *(" ".join(said(part, row)) for part in (quantity, published, measured)))
+        for row in frame.iter_rows(named=True)
+    ]
+
+
 def raw_and_effective(result: Audit) -> Rows:
-    """Return the comparison of Figure 1: correlation, null space, and where structural tokens receive most."""
-    table, d_v = result.table, int(result.table["d_v"][0])
-    bounded = table.select(
-        ((pl.col("n_key") - pl.col("d_v")).clip(0) == pl.col("nullity")).mean()
-    ).item()
-    short = table.filter(pl.col("n_key") <= d_v)["pearson"]
-    lengths = result.by_length().sort("n_key")
-    first, last = lengths.row(0, named=True), lengths.row(-1, named=True)
-    rows = [
-        (
-            "1a",
-            "correlation, texts of at most d_v tokens",
-            "1",
-            "no such text" if short.is_empty() else f"{short.mean():.6f}",
-        ),
-        (
+    """Return the comparison of Figure 1: correlation, null space, and where separators receive most."""
+    n_key, d_v, lengths = pl.col("n_key"), pl.col("d_v"), result.by_length().sort("n_key")
+    maps = result.table.select(
+        d_v.first(),
+        short=pl.col("pearson").filter(n_key <= d_v).mean(),
+        bounded=((n_key - d_v).clip(0) == pl.col("nullity")).mean(),
+    )
+    shortest, longest = (
+        "{pearson_first:.3f} (n = {n_key_first})",
+        "{pearson_last:.3f} (n = {n_key_last})",
+    )
+    both = pl.col("pearson", "n_key")
+    ends = lengths.select(both.first().name.suffix("_first"), both.last().name.suffix("_last"))
+    return [
+        *compared(maps, "1a", "correlation, texts of at most d_v tokens", "1", "{short:.6f}"),
+        *compared(
+            ends,
             "1a",
             "correlation, shortest and longest texts",
             "falls with length",
-            f"{first['pearson']:.3f} (n = {first['n_key']}), {last['pearson']:.3f} (n = {last['n_key']})",
+            f"{shortest}, {longest}",
         ),
-        (
+        *compared(
+            maps,
             "1a",
             "maps whose nullity is max(n − d_v, 0)",
             "all",
-            f"{100 * bounded:.1f} % (d_v = {d_v})",
+            "{bounded:.1%} (d_v = {d_v})",
         ),
+        *peaks("1b", "raw", result),
+        *peaks("1c", "effective", result),
     ]
-    return rows + peaks(result)
 
 
-def peaks(result: Audit) -> Rows:
-    """Return where each structural token receives most raw, and most effective attention, in the mean of a layer."""
-    structural = result.received().filter(
-        pl.col("key_type").is_in(["[CLS]", "<s>", "[SEP]", "</s>"])
+def peaks(number: str, measure: str, result: Audit) -> Rows:
+    """Return the layer in whose mean a separator receives most."""
+    separators = result.received().filter(pl.col("key_type").is_in(["[SEP]", "</s>"]))
+    layers = separators.group_by("key_type", "layer").agg(most=pl.col(measure).mean())
+    peak = layers.sort("most", "layer").group_by("key_type", maintain_order=True).last()
+    return compared(
+        peak.with_columns(pl.col("layer") + 1),
+        number,
+        f"largest layer mean of {measure} attention on {{key_type}}",
+        SEPARATORS[measure],
+        "{most:.4f} (layer {layer}, from 1)",
     )
-    layers = structural.group_by("key_type", "layer").agg(pl.col("raw", "effective").mean())
-    rows: Rows = []
-    for token in layers["key_type"].unique().sort():
-        for number, measure in (("1b", "raw"), ("1c", "effective")):
-            most = (
-                layers.filter(key_type=token)
-                .sort("layer")
-                .sort(measure, maintain_order=True)
-                .row(-1, named=True)
-            )
-            published = SEPARATORS[measure] if token in ("[SEP]", "</s>") else "curve only"
-            measured = f"{most[measure]:.4f} (layer {most['layer'] + 1}, from 1)"
-            rows.append(
-                (
-                    number,
-                    f"largest layer mean of {measure} attention on {token}",
-                    published,
-                    measured,
-                )
-            )
-    return rows
 
 
 def audit_tables(result: Audit) -> Tables:
@@ -134,135 +129,97 @@ def figure6(settings: HeadFigure, out: Path, **run: Any) -> Reproduction:
         out=out / "run",
         **run,
     )
-    names, rows, maps = result.tokens[0]["encoder"], [], {}
-    outer = torch.tensor(
-        [index == 0 or name in ("[SEP]", "</s>") for index, name in enumerate(names)]
-    )
+    names, maps, rows = result.tokens[0]["encoder"], {}, []
+    outer = [index == 0 or name in ("[SEP]", "</s>") for index, name in enumerate(names)]
+    structural = torch.tensor(outer).expand(len(names), -1)
     index = torch.arange(len(names))
-    near = ((index[:, None] - index).abs() <= 1) & ~outer
-    where = {"first token and separators": outer.expand(len(names), -1), "within 1 token": near}
-    where["elsewhere"] = ~(where["first token and separators"] | near)
-    for head, maps[head] in sorted(maps_by_head(result).items()):
+    near = ((index[:, None] - index).abs() <= 1) & ~structural
+    places = {"structural": structural, "near": near, "elsewhere": ~(structural | near)}
+    for head in result.table["head"]:
+        raw, effective = (
+            result.matrices[str(MatrixKey(0, settings.layer, head, "encoder", name))]
+            for name in ("raw", "effective")
+        )
+        maps[head] = {"raw": raw, "effective": effective, "null": raw - effective}
         for attention, weights in maps[head].items():
             size = weights.double().abs()
-            for place, cells in where.items():
-                share = float(size[cells].sum() / size.sum())
-                rows.append({"head": head, "attention": attention, "place": place, "share": share})
+            shares = {
+                place: float(size[cells].sum() / size.sum()) for place, cells in places.items()
+            }
+            rows.append({"head": head, "attention": attention, **shares})
     shares = pl.DataFrame(rows)
-    head = settings.head
-    if head is None:
-        structural = shares.filter(attention="raw", place="first token and separators")
-        head = int(structural.sort("share", descending=True)["head"][0])
-    compared = [
-        (
-            "6",
-            f"{attention} attention of head {head}: structural, within 1 token, elsewhere",
-            words,
-            ", ".join(
-                percent(share) for share in shares.filter(head=head, attention=attention)["share"]
-            ),
-        )
-        for attention, words in MAPS.items()
-    ]
+    head = int(shares.filter(attention="raw").sort("structural", descending=True)["head"][0])
+    published = pl.col("attention").replace_strict(MAPS)
+    comparison = compared(
+        shares.filter(head=head).with_columns(published=published),
+        "6",
+        "{attention} attention of head {head}: structural, within 1 token, elsewhere",
+        "{published}",
+        "{structural:.1%}, {near:.1%}, {elsewhere:.1%}",
+    )
     charts = {
         "maps": token_map(
             maps[head], names, names, f"Layer {settings.layer}, head {head}", side=420
         )
     }
     used = {**record(settings, lens, "the paper's passage"), "head": head}
-    return reproduction(compared, result, used, {"places": shares}, charts)
+    return reproduction(comparison, result, used, {"places": shares}, charts)
 
 
-def maps_by_head(result: Audit) -> dict[int, dict[str, Float[Tensor, "n n"]]]:
-    """Return raw, effective and null attention by head."""
-    maps: dict[int, dict[str, Tensor]] = {}
-    for name in result.matrices:
-        if key := MatrixKey.parse(name):
-            maps.setdefault(key.head, {})[key.name] = result.matrices[name]
-    order = ("raw", "effective")
-    return {
-        head: {name: pair[name] for name in order} | {"null": pair["raw"] - pair["effective"]}
-        for head, pair in maps.items()
-    }
-
-
-def rates(means: pl.DataFrame, probe: str, distance: str, **where: object) -> pl.DataFrame:
-    """Return the rows of one probe and distance by the layer tested; ``where`` are values of other columns."""
-    return means.filter(probe=probe, distance=distance, **where).sort(
-        "layer_tested", "layer_trained"
-    )
-
-
-def same_layer(number: str, result: TokenIdentifiability) -> Rows:
-    """Return the comparison of Figure 2a, 38 or 39."""
-    same = result.same_layer()
-    last = same["layer_tested"].max()
-    rows = [(number, "chance", CHANCE[number], percent(same["chance"][0]))]
-    for probe, distance in same.select("probe", "distance").unique(maintain_order=True).iter_rows():
-        published = (
-            "93 % (layer 12)"
-            if (number, probe, distance) == ("2a", "linear", "cosine")
-            else "curve only"
-        )
-        cell = rates(same, probe, distance, layer_tested=last)
-        rows.append(
-            (number, f"{probe}, {distance}, layer {last}", published, percent(cell["rate"][0]))
-        )
-    return rows
+def same_layer(number: str, chance: str, published: str, result: TokenIdentifiability) -> Rows:
+    """Return the comparison of Figure 2a, 38 or 39: chance, and every probe at the last layer."""
+    last = result.same_layer().filter(layer_tested=pl.col("layer_tested").max())
+    quantity = "{probe}, {distance}, layer {layer_tested}"
+    return [
+        *compared(last.head(1), number, "chance", chance, "{chance:.1%}"),
+        *compared(last, number, quantity, published, "{rate:.1%}"),
+    ]
 
 
 def across_layers(result: TokenIdentifiability) -> Rows:
     """Return the comparison of Figures 2 and 7 to 10."""
-    means, rows = result.means(), same_layer("2a", result)
-    ends = {"first": means["layer_trained"].min(), "last": means["layer_trained"].max()}
-    for trained, tested, published in ACROSS:
-        cell = rates(
-            means, "linear", "cosine", layer_trained=ends[trained], layer_tested=ends[tested]
-        )
-        if len(cell):
-            quantity = f"linear, cosine, trained on {ends[trained]}, tested on {ends[tested]}"
-            rows.append(("2b", quantity, published, percent(cell["rate"][0])))
-    for probe in ("linear", "mlp"):
-        cell = rates(result.same_layer(), probe, "l2", layer_tested=ends["last"])
-        if len(cell):
-            quantity = f"{probe}, L2, training and test, layer {ends['last']}"
-            measured = f"{percent(cell['train_rate'][0])}, {percent(cell['rate'][0])}"
-            rows.append(("7", quantity, "both overfit to the same degree", measured))
-    return rows
-
-
-def by_layer(
-    number: str, published: str, columns: Sequence[str], result: TokenIdentifiability
-) -> Rows:
-    """Return a comparison with a curve of the paper: rates of every probe at the first and the last layer."""
-    means = result.means()
-    ends = (means["layer_tested"].min(), means["layer_tested"].max())
-    cells = (
-        means.filter(pl.col("layer_tested").is_in(ends))
-        .group_by("probe", "distance", "layer_tested", *columns, maintain_order=True)
-        .agg(pl.col("rate").first())
+    rows = same_layer("2a", "1.7 %", "93 % (linear, cosine, layer 12)", result)
+    cells = result.means().filter(probe="linear", distance="cosine")
+    first, last = cells["layer_trained"].min(), cells["layer_trained"].max()
+    quantity = "linear, cosine, trained on {layer_trained}, tested on {layer_tested}"
+    for trained, tested, published in (
+        (first, last, "“drops quickly to below 70% at layers 11 and 12”"),
+        (last, last, "94 %"),
+        (last, first, "“almost monotonically increases when testing on earlier layers”"),
+    ):
+        cell = cells.filter(layer_trained=trained, layer_tested=tested)
+        rows += compared(cell, "2b", quantity, published, "{rate:.1%}")
+    overfit = result.same_layer().filter(
+        pl.col("probe").is_in(["linear", "mlp"]), distance="l2", layer_tested=last
     )
-    rows: Rows = []
-    for row in cells.iter_rows(named=True):
-        rate = row.pop("rate")
-        quantity = ", ".join(
-            f"{name.removesuffix('_tested')} {value}" for name, value in row.items()
-        )
-        rows.append((number, quantity, published, percent(rate)))
-    return rows
+    return rows + compared(
+        overfit,
+        "7",
+        "{probe}, L2, training and test, layer {layer_tested}",
+        "both overfit to the same degree",
+        "{train_rate:.1%}, {rate:.1%}",
+    )
+
+
+def by_layer(number: str, where: str, published: str, result: TokenIdentifiability) -> Rows:
+    """Return a comparison with a curve of the paper: rates of every probe at the first and the last layer."""
+    layer = pl.col("layer_tested")
+    ends = result.means().filter((layer == layer.min()) | (layer == layer.max()))
+    return compared(ends, number, "{probe}, {distance}, " + where, published, "{rate:.1%}")
 
 
 def data_share(result: TokenIdentifiability) -> Rows:
     """Return the comparison of section B.2."""
-    rows: Rows = []
-    for row in result.means().filter(probe="mlp").sort("distance", "share").iter_rows(named=True):
-        share, distance = row["share"], row["distance"]
-        published = (
-            f"{SHARES[share]} (layer 11)" if distance == "l2" and share in SHARES else "not given"
-        )
-        quantity = f"MLP, {distance}, layer {row['layer_tested']}, {share:.0%} of the sentences"
-        rows.append(("B.2", quantity, published, percent(row["rate"])))
-    return rows
+    shares = result.means().filter(probe="mlp").sort("distance", "share")
+    known = pl.col("share").replace_strict(SHARES, default="not given", return_dtype=pl.String)
+    given = pl.when(distance="l2").then(known).otherwise(pl.lit("not given"))
+    return compared(
+        shares.with_columns(published=given),
+        "B.2",
+        "MLP, {distance}, layer {layer_tested}, {share:.0%} of the sentences",
+        "{published}",
+        "{rate:.1%}",
+    )
 
 
 def token_tables(result: TokenIdentifiability) -> Tables:
@@ -294,15 +251,20 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
             progress=progress,
             **run,
         )
-        means, rows = result.means(), []
-        last = means["layer_tested"].max()
-        for distance, published in TUNED.items():
-            cells = rates(means, "naive", distance, layer_tested=last)
-            before, after = (
-                cells.filter(checkpoint=name)["rate"][0] for name in ("model", "compared")
-            )
-            quantity = f"naive, {distance}, layer {last}, before and after"
-            rows.append((number, quantity, published, f"{percent(before)}, {percent(after)}"))
+        last = result.means().filter(probe="naive", layer_tested=pl.col("layer_tested").max())
+        both = last.pivot(
+            "checkpoint",
+            index=["distance", "layer_tested"],
+            values="rate",
+            aggregate_function="first",
+        )
+        rows = compared(
+            both.with_columns(published=pl.col("distance").replace_strict(TUNED)),
+            number,
+            "naive, {distance}, layer {layer_tested}, before and after",
+            "{published}",
+            "{model:.1%}, {compared:.1%}",
+        )
         used = record(settings, lens, f"{len(texts)} of mrpc")
         used["fine-tuned parameters (digest)"] = result.provenance["settings"]["compared"]["digest"]
         return reproduction(
@@ -312,81 +274,61 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
     return Figure(f"Brunner et al. 2020, Figure {number}", TunedFigure, make, "folds")
 
 
-def ends_of(result: Mixing) -> list[Row]:
+def ends_of(result: Mixing) -> pl.DataFrame:
     """Return the rows of the first, the middle and the last layer."""
     layers = result.by_layer().sort("layer")
-    return [layers.row(index, named=True) for index in (0, (len(layers) - 1) // 2, -1)]
+    last = len(layers) - 1
+    return layers[[0, last // 2, last]]
 
 
 def own_contributions(result: Mixing) -> Rows:
     """Return the comparison of Figures 3 and 4."""
-    rows = []
-    for (name, (median, share)), row in zip(OWN.items(), ends_of(result), strict=True):
-        layer = f"layer {row['layer']} ({name})"
-        rows.append(("3a", f"median own contribution, {layer}", median, percent(row["median_own"])))
-        rows.append(
-            (
-                "3b",
-                f"not their own largest contributor, {layer}",
-                share,
-                percent(row["not_largest"]),
-            )
-        )
-    return rows + neighbours("4a", result)
+    ends = pl.concat([ends_of(result), pl.DataFrame(OWN)], how="horizontal")
+    layer, not_own = "layer {layer} ({name})", "not their own largest contributor"
+    return [
+        *compared(ends, "3a", f"median own contribution, {layer}", "{own}", "{median_own:.1%}"),
+        *compared(ends, "3b", f"{not_own}, {layer}", "{others}", "{not_largest:.1%}"),
+        *neighbours("4a", result),
+    ]
 
 
 def other_corpus(first: str, second: str, result: Mixing) -> Rows:
     """Return the comparison for another corpus: the paper gives curves only."""
-    rows = [
-        (
-            first,
-            f"median own contribution and not largest, layer {row['layer']}",
-            "curve only",
-            f"{percent(row['median_own'])}, {percent(row['not_largest'])}",
-        )
-        for row in ends_of(result)
-    ]
+    quantity = "median own contribution and not largest, layer {layer}"
+    measured = "{median_own:.1%}, {not_largest:.1%}"
+    rows = compared(ends_of(result), first, quantity, "curve only", measured)
     return rows + neighbours(second, result)
 
 
 def neighbours(number: str, result: Mixing) -> Rows:
     """Return the layer in which the closest and the farthest neighbours contribute most."""
-    frame = result.series.neighbours
-    groups = frame["group"].unique(maintain_order=True)
-    rows: Rows = []
-    for name, published in zip(
-        (*groups[:1], *groups[-1:]), ("the first layers", "deep layers"), strict=False
-    ):
-        peak = frame.filter(group=name).sort("share").row(-1, named=True)
-        measured = f"{peak['layer']} ({percent(peak['share'])})"
-        rows.append((number, f"layer with most of group {name}", published, measured))
+    frame = result.series.neighbours.sort("share", maintain_order=True)
+    groups, rows = result.series.neighbours["group"], []
+    for group, published in ((groups.first(), "the first layers"), (groups.last(), "deep layers")):
+        peak = frame.filter(group=group).tail(1)
+        quantity = "layer with most of group {group}"
+        rows += compared(peak, number, quantity, published, "{layer} ({share:.1%})")
     return rows
 
 
 def speech(result: Mixing) -> Rows:
     """Return the comparison of Figures 26 to 37: parts of speech in the first and the last layer."""
-    frame = result.series.speech
-    first, last = frame["layer"].min(), frame["layer"].max()
-    medians = {(row["layer"], row["tag"]): row["median"] for row in frame.iter_rows(named=True)}
-    rows: Rows = []
+    frame, layer, rows = result.series.speech, pl.col("layer"), []
     for tag, published in SPEECH.items():
-        measured = percent(medians.get((first, tag))) or "no such token"
-        rows.append(("26", f"median own contribution of {tag}, layer {first}", published, measured))
-    noun, determiner = medians.get((last, "NN")), medians.get((last, "DT"))
-    difference = "no such tokens"
-    if noun is not None and determiner is not None:
-        difference = (
-            f"{100 * (noun - determiner):+.1f} points ({percent(noun)} − {percent(determiner)})"
-        )
-    return [
-        *rows,
-        (
+        first = frame.filter(layer == layer.min(), tag=tag)
+        quantity = "median own contribution of {tag}, layer {layer}"
+        rows += compared(first, "26", quantity, published, "{median:.1%}")
+    last = frame.filter(layer == layer.max(), pl.col("tag").is_in(["NN", "DT"]))
+    both = last.pivot("tag", index="layer", values="median")
+    if len(both.columns) == 3:
+        rows += compared(
+            both.with_columns(points=100 * (pl.col("NN") - pl.col("DT"))),
             "37",
-            f"median own contribution, NN − DT, layer {last}",
+            "median own contribution, NN − DT, layer {layer}",
             "nouns above determiners",
-            difference,
-        ),
-    ]
+            "{points:+.1f} points ({NN:.1%} − {DT:.1%})",
+        )
+    return rows
 
 
 def mixing_tables(result: Mixing) -> Tables:
@@ -396,12 +338,10 @@ def mixing_tables(result: Mixing) -> Tables:
         "own_by_layer": series.own,
         "neighbours": series.neighbours,
         "positions": series.positions,
+        "part_of_speech": series.speech,
     }
-    frames |= {
-        f"class_token_{number}": context.frame
-        for number, context in enumerate(series.class_context)
-    }
-    frames["part_of_speech"] = series.speech
+    for number, context in enumerate(series.class_context):
+        frames[f"class_token_{number}"] = context.frame
     return {name: frame for name, frame in frames.items() if len(frame)}
 
 
@@ -443,7 +383,7 @@ FIGURES = {
         LayerToLayer,
         "Figure 11",
         "mrpc",
-        partial(by_layer, "11", "falls in later layers, L2 below cosine", ()),
+        partial(by_layer, "11", "layer {layer_tested}", "falls in later layers, L2 below cosine"),
         "rate_by_layer",
     ),
     "brunner2020-figure12": tuned_figure("12", "mrpc"),
@@ -452,17 +392,31 @@ FIGURES = {
         Neighbours,
         "Figures 14 to 17",
         "mrpc",
-        partial(by_layer, "14 to 17", "falls with distance and depth", ("offset",)),
+        partial(
+            by_layer,
+            "14 to 17",
+            "layer {layer_tested}, offset {offset}",
+            "falls with distance and depth",
+        ),
         "neighbours",
     ),
     "brunner2020-figure26": mixed(
         "Figures 26 to 37", "ewt", speech, "part_of_speech", note=TREEBANK
     ),
     "brunner2020-figure38": tokens(
-        SameLayer, "Figure 38 (CoLA)", "cola", partial(same_layer, "38"), "rate_by_layer"
+        SameLayer,
+        "Figure 38 (CoLA)",
+        "cola",
+        partial(same_layer, "38", "9 %", "curve only"),
+        "rate_by_layer",
     ),
     "brunner2020-figure39": tokens(
-        SameLayer, "Figure 39 (MNLI)", "mnli", partial(same_layer, "39"), "rate_by_layer", most=500
+        SameLayer,
+        "Figure 39 (MNLI)",
+        "mnli",
+        partial(same_layer, "39", "2.6 %", "curve only"),
+        "rate_by_layer",
+        most=500,
     ),
     "brunner2020-figure40": mixed(
         "Figures 40 and 41 (CoLA)", "cola", partial(other_corpus, "40", "41"), *CURVES

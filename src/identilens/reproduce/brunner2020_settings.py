@@ -19,7 +19,7 @@ from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.mixing.settings import MixingSettings
 from identilens.studies.tokens.settings import ProbeName, TokenSettings
 
-Rows = list[tuple[str, str, str, str]]
+Rows = list[tuple[str, ...]]
 """Rows of a comparison: figure, quantity, published, measured."""
 PASSAGE = (
     "research into military brats has consistently shown them to be better behaved than their civilian counterparts.",
@@ -42,16 +42,14 @@ MAPS = {
     "effective": "structural weights vanish",
     "null": "carries the structural weights",
 }
-CHANCE = {"2a": "1.7 %", "38": "9 %", "39": "2.6 %"}
-ACROSS = (
-    ("first", "last", "“drops quickly to below 70% at layers 11 and 12”"),
-    ("last", "last", "94 %"),
-    ("last", "first", "“almost monotonically increases when testing on earlier layers”"),
-)
 TUNED = {"l2": "a remarkable decrease", "cosine": "affected much less"}
 SHARES = {0.5: "74 %", 0.8: "80 %", 0.9: "81 %", 1.0: "82 %"}
 """Rates of an MLP on layer 11 by the share of the training data (B.2, with L2 as in its Figure 7)."""
-OWN = {"first": ("30.6 %", "0"), "middle": ("14.4 %", "18 %"), "last": ("10.7 %", "30 %")}
+OWN = {
+    "name": ["first", "middle", "last"],
+    "own": ["30.6 %", "14.4 %", "10.7 %"],
+    "others": ["0", "18 %", "30 %"],
+}
 """Median own contribution on MRPC, and share of tokens that are not their own largest contributor, by layer."""
 SPEECH = {"[CLS]": "over 40 %", "NN": "less than 35 %", "DT": "less than 35 %"}
 """Median own contribution of some parts of speech in the first layer (Fig. 26)."""
@@ -128,15 +126,15 @@ class TunedFigure(CorpusSettings, FineTuning):
 
 @dataclass(frozen=True, kw_only=True)
 class HeadFigure(CorpusSettings):
-    """The head; the paper shows one of layer 4 of BERT-base.
+    """The layer; the paper shows a head of layer 4 of BERT-base.
+
+    Its head with the most raw attention on the first token and the separators is shown.
 
     Attributes:
         layer: Layer, counted from 0.
-        head: Head, counted from 0. Default: the one with the most raw attention on the first token and the separators.
     """
 
     layer: NonNegative = 3
-    head: NonNegative | None = None
 
 
 def reproduction(

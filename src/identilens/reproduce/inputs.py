@@ -3,7 +3,7 @@
 import csv
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -144,9 +144,9 @@ def fine_tune(
     file: Path,
     folder: Path,
     how: FineTuning,
-    report: Callable[[str], None] = lambda note: None,
-) -> float:
-    """Fine-tune a checkpoint on a task, save it to a folder, and return its training accuracy in the last epoch."""
+    progress: Progress | None = None,
+) -> None:
+    """Fine-tune a checkpoint on a task, and save it to a folder."""
     torch.manual_seed(how.seed)
     texts, labels = labelled(task, file)
     texts, targets = texts[: how.rows], torch.tensor(labels[: how.rows])
@@ -157,7 +157,6 @@ def fine_tune(
     optimiser = torch.optim.AdamW(tuned.parameters(), lr=how.learning_rate, weight_decay=0.01)
     steps = how.epochs * -(-len(texts) // how.batch_size)
     schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, total_iters=steps)
-    accuracy = 0.0
     for epoch in range(how.epochs):
         right = 0
         for chosen in torch.randperm(len(texts)).split(how.batch_size):
@@ -172,10 +171,10 @@ def fine_tune(
             schedule.step()
             optimiser.zero_grad()
             right += int((output.logits.argmax(-1) == targets[chosen]).sum())
-        accuracy = right / len(texts)
-        report(f"{task}, epoch {epoch + 1} of {how.epochs}: training accuracy {accuracy:.3f}")
+        if progress:
+            accuracy = f"training accuracy {right / len(texts):.3f}"
+            progress(0, 1, f"{task}, epoch {epoch + 1} of {how.epochs}: {accuracy}")
     write_folder(folder, partial(save_model, tuned, tokenizer))
-    return accuracy
 
 
 def tuning_record(task: Task, model: str | Path, data: Path, how: FineTuning) -> dict[str, Any]:
@@ -222,16 +221,11 @@ def tuned_model(
     if stored == record:
         return folder
     if not overwrite and folder.exists() and any(folder.iterdir()):
-        content = (
-            f"no {RECORD}: it is not known whether the checkpoint is complete and how it was made"
-        )
-        if stored is not None:
-            content = f"a checkpoint that was fine-tuned in another way: {'; '.join(changed(stored, record))}"
         raise OutputFolderError(
-            f"{folder} contains {content}. Remove it, use --overwrite, or choose another --out."
+            f"{folder} contains no complete checkpoint that was fine-tuned in this way: "
+            f"{'; '.join(changed(stored or {}, record))}. Remove it, use --overwrite, or choose another --out."
         )
     (folder / RECORD).unlink(missing_ok=True)
-    report = (lambda note: None) if progress is None else (lambda note: progress(0, 1, note))
-    fine_tune(task, model, data / task / TRAINING, folder, how, report)
+    fine_tune(task, model, data / task / TRAINING, folder, how, progress)
     write_json(folder / RECORD, record)
     return folder

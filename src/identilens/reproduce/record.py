@@ -24,14 +24,12 @@ class Reproduction:
         tables: Tables by file name without ending.
         findings: Markdown: measured and published numbers, and where and why they differ.
         charts: Charts by file name without ending.
-        seed: Seed of the random numbers, if any are drawn.
     """
 
     settings: Mapping[str, Any]
     tables: Tables
     findings: str
     charts: Mapping[str, AnyChart] = field(default_factory=dict)
-    seed: int | None = None
 
 
 @dataclass(frozen=True)
@@ -92,8 +90,6 @@ def write_reproduction(
     drawn = save_charts(result.charts, folder, endings)
     images = [path for path in drawn if path.suffix == f".{endings[0]}"]
     used = [f"- {name}: {markdown_text(value)}" for name, value in result.settings.items()]
-    if result.seed is not None:
-        used.append(f"- seed: {result.seed}")
     parts = [
         f"# {source}",
         "    " + " ".join(" ".join(command_line() or ["identilens", "reproduce", name]).split()),
@@ -104,6 +100,6 @@ def write_reproduction(
         "Tables: " + ", ".join(f"[{table}.csv]({table}.csv)" for table in result.tables) + ".",
     ]
     write_text(folder / "README.md", "\n\n".join(part for part in parts if part) + "\n")
-    record = provenance(name, Identity({"name": source}, [], seed=result.seed), result.settings)
+    record = provenance(name, Identity({"name": source}, []), result.settings)
     write_json(folder / "provenance.json", {**record, "finished": True})
     return [*paths, *drawn, folder / "README.md", folder / "provenance.json"]

@@ -55,28 +55,20 @@ def reproduction(report: Report, settings: TaskSettings, out: Path, **run: Any) 
     accuracy = pl.concat([draft, *(result.table.rename(names) for result in runs)])
     tables, findings, charts = report(runs, accuracy)
     used = settings.recorded()
-    rate = used.pop("learning_rate")
-    for model in RATES:
-        used[f"learning_rate of the {model}"] = ReversalSettings(
-            model=model, learning_rate=rate
-        ).rate
-    return Reproduction(used, {"accuracy": accuracy, **tables}, findings, charts, settings.seed)
+    for result in runs:
+        rate = result.provenance["settings"]["learning_rate"]
+        used[f"learning_rate of the {result.model}"] = rate
+    return Reproduction(used, {"accuracy": accuracy, **tables}, findings, charts)
 
 
 def attention_of_an_input(runs: list[Reversal], accuracy: pl.DataFrame) -> Parts:
     """Return the cross attention of both models on the first test input, beside the antidiagonal."""
-    matches, cells, maps = [], [], {}
+    matches, maps = [], {}
     for result in runs:
         shared = pl.lit(result.model).alias("model")
         rows = pl.DataFrame([antidiagonal_match(weights[0]) for weights in result.weights])
         match = pl.concat([result.heads, rows], how="horizontal")
         matches.append(match.select(shared, "head", "mass", "score", "shift", "nullity"))
-        head = result.best_head()
-        cells += [
-            {"model": result.model, "head": head, "output": row, "input": column, "weight": weight}
-            for row, line in enumerate(result.weights[head, 0].tolist())
-            for column, weight in enumerate(line)
-        ]
         maps |= result.maps_of(0)
     match = pl.concat(matches)
     findings = (
@@ -85,8 +77,7 @@ def attention_of_an_input(runs: list[Reversal], accuracy: pl.DataFrame) -> Parts
         "of a row on it; score: cosine; shift: offset of the antidiagonal with most mass; nullity: n − rank(T), mean "
         f"over inputs):\n\n{markdown_table(match)}\n"
     )
-    tables = {"match": match, "attention": pl.DataFrame(cells)}
-    return tables, findings, {"attention": attention(maps, runs[0].source[0].tolist())}
+    return {"match": match}, findings, {"attention": attention(maps, runs[0].source[0].tolist())}
 
 
 def structure_by_threshold(runs: list[Reversal], accuracy: pl.DataFrame) -> Parts:

@@ -51,15 +51,11 @@ def sun2021(
     sums = outer.group_by("task", "checkpoint", maintain_order=True).agg(
         pl.col("raw", "effective").sum()
     )
-    measured = [
-        f"{row['task']}, {row['checkpoint']}: {row['raw']:.3f} raw, {row['effective']:.3f} effective"
-        for row in sums.iter_rows(named=True)
-    ]
     findings = (
         f"{markdown_table(table)}\n\nMean attention that each type of token receives, in absolute value, as a share of "
         "the sum over types; mean over layers and heads. Published: effective attention is less associated with the "
         "separator than raw attention; the paper's numbers are of BERT-base on other tasks. Measured on [CLS] and "
-        f"[SEP] together: {'; '.join(measured)}."
+        f"[SEP] together:\n\n{markdown_table(sums)}"
     )
     long = table.unpivot(
         ["raw", "effective"], index=["task", "checkpoint", "key_type"], variable_name="attention"
@@ -76,7 +72,7 @@ def sun2021(
     )
     charts = {"token_types": choose(chart, "task", "Task", list(settings.tasks))}
     used = {**settings.recorded(), **weights}
-    return Reproduction(used, {"token_types": table}, findings, charts, settings.seed)
+    return Reproduction(used, {"token_types": table}, findings, charts)
 
 
 def by_type(result: Audit) -> pl.DataFrame:

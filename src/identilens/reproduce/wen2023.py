@@ -91,7 +91,7 @@ def figure(
         }
         drawn = chosen_charts(result, *charts)
         return Reproduction(
-            used_settings(result, settings), tables, f"{accuracy(result)}\n\n{findings}", drawn, 0
+            used_settings(result, settings), tables, f"{accuracy(result)}\n\n{findings}", drawn
         )
 
     return Figure(f"Wen et al. 2023, {source}", options, make, "seeds", shared=True)
@@ -107,14 +107,10 @@ def trained_run(folder: Path, settings: Sequence[DyckSetting]) -> DyckRuns:
     result = DyckRuns.load(folder)
     records = training_records(result)
     for setting in settings:
-        if setting.name not in records:
+        if records.get(setting.name, {}).get("config") != setting.config:
             raise InputError(
-                f"{folder} has no models of the setting {setting.name!r}; it has {', '.join(records)}."
-            )
-        config = records[setting.name]["config"]
-        if config != setting.config:
-            raise InputError(
-                f"{folder} has other models of the setting {setting.name!r}: {config}."
+                f"{folder} has no models of the setting {setting.name!r} with the configuration {setting.config}; it "
+                f"has {', '.join(records)}."
             )
     return result
 
@@ -140,14 +136,8 @@ def models_of(result: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
 def used_settings(result: DyckRuns, settings: Sequence[DyckSetting]) -> dict[str, Any]:
     """Return the configurations and the training of some settings, from the record of their run."""
     records, names = training_records(result), [setting.name for setting in settings]
-    used: dict[str, Any] = {
-        "seeds": result.table.filter(pl.col("setting").is_in(names))["seed"].n_unique()
-    }
-    used |= {name: records[name] for name in names}
-    pairs = [(records[setting.name]["epochs"], setting.training.epochs) for setting in settings]
-    if others := sorted({epochs for epochs, published in pairs if epochs != published}):
-        used["epochs, instead of the paper's"] = ", ".join(map(str, others))
-    return used
+    measured = result.table.filter(pl.col("setting").is_in(names))
+    return {"seeds": measured["seed"].n_unique(), **{name: records[name] for name in names}}
 
 
 def accuracy(result: DyckRuns) -> str:
@@ -167,14 +157,11 @@ def accuracy(result: DyckRuns) -> str:
 
 def variations(result: DyckRuns) -> str:
     """Return the attention variation as a Markdown table, with and without the start token."""
-    rows = result.variation.with_columns(
-        pl.col("error").fill_nan(None),
-        start=pl.when("with_start").then(pl.lit("in")).otherwise(pl.lit("out")),
-    )
+    rows = result.variation.with_columns(pl.col("error").fill_nan(None))
     return (
-        f"{markdown_table(rows.drop('with_start'))}\n\nVariation is the mean of ‖A₁ − A₂‖² (Frobenius) over pairs of "
-        "seeds, patterns causal, with its standard error over seeds. The two columns before the last are random causal "
-        f"patterns: rows uniform on the simplex, and softmax of standard normal logits. {RANDOM}"
+        f"{markdown_table(rows)}\n\nVariation is the mean of ‖A₁ − A₂‖² (Frobenius) over pairs of seeds, patterns "
+        "causal, with its standard error over seeds. The last two columns are random causal patterns: rows uniform on "
+        f"the simplex, and softmax of standard normal logits. {RANDOM}"
     )
 
 
@@ -249,28 +236,24 @@ def balance(
 
 def accuracy_windows(result: DyckRuns, setting: DyckSetting) -> pl.DataFrame:
     """Return mean, least and largest accuracy over seeds on two windows of positions: up to 400, and 400 to 500."""
-    models, rows = models_of(result, setting), []
+    models = models_of(result, setting)
     config: DyckConfig = models[0].config
     draw = torch.Generator().manual_seed(2_000_004)
     tokens = with_start(config.language.sample_prefixes(100, LONG[0], draw))
-    all_positions = closing_accuracy(models, tokens)
     of_setting = result.table.filter(setting=setting.name)
-    for measure in ("argmax", "threshold"):
-        shares = {
-            "all up to 400": pl.Series([getattr(accuracy, measure) for accuracy in all_positions]),
-            "400 to 500": of_setting[f"long_{measure}"],
-        }
-        for positions, values in shares.items():
-            summary = {"mean": values.mean(), "least": values.min(), "largest": values.max()}
-            rows.append({"measure": measure, "positions": positions, **summary})
-    return pl.DataFrame(rows).select(
-        pl.lit(setting.name).alias("setting"),
-        "measure",
-        "positions",
-        pl.lit(len(models)).alias("seeds"),
-        "mean",
-        "least",
-        "largest",
+    windows = {
+        "all up to 400": pl.DataFrame(closing_accuracy(models, tokens)),
+        "400 to 500": of_setting.select(argmax="long_argmax", threshold="long_threshold"),
+    }
+    shares = pl.concat(
+        frame.select(pl.lit(name).alias("positions"), pl.all()) for name, frame in windows.items()
+    )
+    value = pl.col("value")
+    return (
+        shares.unpivot(["argmax", "threshold"], index="positions", variable_name="measure")
+        .group_by("measure", "positions", maintain_order=True)
+        .agg(seeds=pl.len(), mean=value.mean(), least=value.min(), largest=value.max())
+        .select(pl.lit(setting.name).alias("setting"), pl.all())
     )
 
 

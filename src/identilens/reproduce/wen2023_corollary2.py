@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import polars as pl
 
-from identilens.errors import SettingError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.minimiser import minimise
 from identilens.lab.dyck.prefixes import all_prefixes
@@ -25,7 +24,7 @@ class Corollary2Settings(Settings):
         types: Number of bracket types.
         depth: Largest number of open brackets.
         lengths: N, the numbers of brackets in the sequences of the loss.
-        strengths: Values of λ of the L2 regularisation, the largest first.
+        strengths: Values of λ of the L2 regularisation; each descent starts at the end of the next larger one's.
         hidden: Size of hidden states and of each layer of g.
         seeds: Number of seeds of initial weights for each length.
         iterations: Number of steps of L-BFGS for each λ.
@@ -40,15 +39,6 @@ class Corollary2Settings(Settings):
     seeds: Positive = 4
     iterations: Positive = 600
     norm_constant: AboveZero = 0.1
-
-    def check(self) -> None:
-        """Check that there are lengths and strengths, and that the largest λ is first."""
-        if not self.lengths:
-            raise SettingError("lengths", "with at least one value", self.lengths)
-        if not self.strengths or list(self.strengths) != sorted(self.strengths, reverse=True):
-            raise SettingError(
-                "strengths", "with at least one value, the largest first", self.strengths
-            )
 
 
 def corollary2(
@@ -75,9 +65,10 @@ def corollary2(
         initializer_range=0.8 / settings.hidden**0.5,
     )
     rows, runs = [], list(product(settings.lengths, range(settings.seeds)))
+    strengths = sorted(settings.strengths, reverse=True)
     for done, (length, seed) in enumerate(runs, 1):
         prefixes = all_prefixes(config.language, length)
-        for minimum in minimise(config, prefixes, settings.strengths, seed, settings.iterations):
+        for minimum in minimise(config, prefixes, strengths, seed, settings.iterations):
             constant = length * minimum["largest_violation"]
             strength = minimum.pop("strength")
             key = {"length": length, "strength": strength, "seed": seed}
@@ -104,7 +95,7 @@ def corollary2(
         f"{constants}. From the largest to the least λ the violation fell in {fallen.sum()} of {len(fallen)} runs. "
         "Minima are local: different seeds end in different minima."
     )
-    return Reproduction(settings.recorded(), {"runs": table, "best": best}, findings, seed=0)
+    return Reproduction(settings.recorded(), {"runs": table, "best": best}, findings)
 
 
 def nearest(table: pl.DataFrame) -> pl.DataFrame:

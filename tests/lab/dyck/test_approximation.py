@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from helpers.heads import normals, seeded
-from identilens.errors import InputError
 from identilens.lab.dyck.plain import PlainLayer, small_target
 from identilens.lab.dyck.prune import approximation_error
 from identilens.lab.dyck.pruning import Sizes, prune_to, random_transformer
@@ -19,7 +18,7 @@ def drawn(*shape, seed=0):
 def unmixed(inner, outer):
     """A layer without attention: outer · relu(inner · x)."""
     none = torch.zeros(inner.shape[1], inner.shape[1]).double()
-    return [PlainLayer(none, none, none, (inner, outer), 0.1)]
+    return [PlainLayer(none, none, none, (inner, outer))]
 
 
 def linear(weight):
@@ -52,9 +51,7 @@ def test_the_largest_error_of_a_single_relu():
 @pytest.mark.parametrize(("starts", "steps"), [(1, 1), (3, 5)])
 def test_the_maximised_error_is_never_below_the_sampled_one(seed, starts, steps):
     target, sizes = small_target(size=2, key_size=2, width=3, seed=seed), Sizes(4, 2, 3)
-    with pytest.raises(InputError, match="do not fit"):
-        prune_to(target, random_transformer(sizes, 1, 0.1, seed), sizes)
-    pruned = prune_to(target, random_transformer(sizes, 4, 0.1, seed), sizes)
+    pruned = prune_to(target, random_transformer(sizes, 4, seed), sizes)
     found = approximation_error(target, pruned, inputs=60, starts=starts, steps=steps)
     assert found.maximised >= found.sampled > 0
     assert found == approximation_error(target, pruned, inputs=60, starts=starts, steps=steps)

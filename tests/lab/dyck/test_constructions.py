@@ -93,7 +93,7 @@ def test_pruned_random_transformers_compute_small_ones():
     errors = []
     for candidates in (4, 16):
         sizes = Sizes(candidates, 2, 3)
-        large = random_transformer(sizes, 4, 0.1, 0)
+        large = random_transformer(sizes, 4, 0)
         pruned = [prune_to(target, large, sizes, untouched=2) for target in targets]
         assert all(is_pruning(found, large) for found in pruned)
         errors.append(approximation_error(targets[0], pruned[0], **QUICK).maximised)
@@ -106,7 +106,7 @@ def test_pruned_random_transformers_compute_small_ones():
 
 def test_a_changed_weight_is_no_pruning():
     sizes = Sizes(4, 2, 3)
-    large = random_transformer(sizes, 2, 0.1, 0)
+    large = random_transformer(sizes, 2, 0)
     pruned = prune_to(small_target(size=2, key_size=2, width=3), large, sizes)
     assert is_pruning(pruned, large)
     pruned[0].projection[0][pruned[0].projection[0] != 0] *= 1.001

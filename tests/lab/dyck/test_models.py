@@ -16,16 +16,14 @@ CONFIGS = {
     "gpt": {},
     "one layer": {"num_hidden_layers": 1},
     "linear positions": {"positions": "linear"},
-    "one layer, positions": {"num_hidden_layers": 1, "positions": "linear", "position_scale": 20.0},
+    "one layer, positions": {"num_hidden_layers": 1, "positions": "linear"},
     "three layers, two heads": {"num_hidden_layers": 3, "num_attention_heads": 2},
     "two heads, positions": {"num_attention_heads": 2, "positions": "linear"},
     "paper": {"block": "paper"},
     "paper, five heads": {"block": "paper", "num_attention_heads": 5},
     "paper, deep g": {"block": "paper", "projection_widths": [[20, 30], [40]], "projection_residual": False},
     "minimal": {"block": "minimal", "first_layer": "one-hot", "num_hidden_layers": 1},
-    "minimal, bare": {
-        "block": "minimal", "first_layer": "type-depth", "num_hidden_layers": 1, "minimal_norms": False,
-    },
+    "minimal, type and depth": {"block": "minimal", "first_layer": "type-depth", "num_hidden_layers": 1},
     "minimal, two heads": {
         "block": "minimal", "first_layer": "angle", "num_hidden_layers": 1, "num_attention_heads": 2,
     },

@@ -64,14 +64,16 @@ def test_the_model_is_the_one_that_was_measured(run, folder):
     assert float(right) == pytest.approx(run.metrics["test_accuracy"])
 
 
-@pytest.mark.parametrize("point", ["save_model", "_save_rng_state", "save_to_json", "keep_last"])
+@pytest.mark.parametrize(
+    "point", ["save_model", "_save_rng_state", "save_to_json", "list_checkpoint"]
+)
 def test_training_goes_on_from_the_last_whole_checkpoint(run, folder, tmp_path, monkeypatch, point):
-    """Killed while the second checkpoint is written, or before it is marked; then the folder is moved."""
+    """Killed while the second checkpoint is written, or before it is listed; then the folder is moved."""
     from transformers import Trainer, TrainerState
 
     from identilens.lab.encoder import training
 
-    owner = {"save_to_json": TrainerState, "keep_last": training}.get(point, Trainer)
+    owner = {"save_to_json": TrainerState, "list_checkpoint": training}.get(point, Trainer)
     change, calls, seen = getattr(owner, point), [], []
 
     def cut(*given, **options):

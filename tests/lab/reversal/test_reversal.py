@@ -64,17 +64,17 @@ def test_the_sweep_finds_the_threshold_by_construction():
 
 
 def test_sequences_are_drawn_anew_for_each_part():
-    data = reversal_data(SMALL)
-    assert data.train.shape == (1500, 5)
-    assert not torch.equal(data.validation, data.test)
-    assert set(data.train.unique().tolist()) == {0, 1, 2, 3}
-    assert_close(reversal_data(SMALL).train, data.train)
+    train, validation, test = reversal_data(SMALL)
+    assert train.shape == (1500, 5)
+    assert not torch.equal(validation, test)
+    assert set(train.unique().tolist()) == {0, 1, 2, 3}
+    assert_close(reversal_data(SMALL)[0], train)
 
 
 def test_the_reverser_sees_only_what_was_written():
     torch.manual_seed(0)
     model = AttentionReverser(4, 8)
-    source = reversal_data(SMALL).test[:3]
+    source = reversal_data(SMALL)[2][:3]
     logits = model(source, source.flip(-1))
     weights = model.cross_attention(source).weights
     assert_close(weights.sum(-1), torch.ones(1, 3, 5).double(), atol=1e-6, rtol=0)

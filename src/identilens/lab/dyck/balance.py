@@ -2,17 +2,13 @@
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.errors import InputError
 from identilens.lab.dyck.embeddings import pair_symbols
 from identilens.lab.dyck.language import Dyck
-
-Through = Literal["norm", "identity"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,25 +16,22 @@ class SecondLayer:
     """Attention of one head after a minimal first layer; symbols are numbered as in `embeddings.symbols`.
 
     Attributes:
-        embeddings: e(τ) of every symbol.
         scores: Logits of the attention.
         values: W_V e(τ), with the projection of the head output.
-        through: What follows: a LayerNorm, which uses only the part orthogonal to the ones (P_⊥), or nothing.
     """
 
-    embeddings: Float[Tensor, "symbol d_in"]
     scores: Float[Tensor, "query key"]
     values: Float[Tensor, "symbol d"]
-    through: Through = "norm"
 
     def contributions(self) -> Float[Tensor, "query key d"]:
         """Return u(τ_q, τ_k) = P_⊥ exp(score) W_V e(τ_k) (Eq. 12), divided by the query's largest exp(score).
 
-        This scale cancels in every quotient S/P, and prevents an overflow of exp.
+        P_⊥ is what the LayerNorm after the attention uses. The scale cancels in every quotient S/P, and prevents an
+        overflow of exp.
         """
-        scores, values = self.scores.double(), self.values
-        values = values - values.mean(1, keepdim=True) if self.through == "norm" else values
-        return (scores - scores.amax(1, keepdim=True)).exp()[..., None] * values.double()
+        scores, values = self.scores.double(), self.values.double()
+        centred = values - values.mean(1, keepdim=True)
+        return (scores - scores.amax(1, keepdim=True)).exp()[..., None] * centred
 
 
 def second_layer(
@@ -46,7 +39,6 @@ def second_layer(
     query_weight: Float[Tensor, "d_k d_in"],
     key_weight: Float[Tensor, "d_k d_in"],
     value_weight: Float[Tensor, "d d_in"],
-    through: Through = "norm",
 ) -> SecondLayer:
     """Return a second layer from its weights: scores (W_Q e)·(W_K e')/√d_k, values W_V e'.
 
@@ -60,7 +52,7 @@ def second_layer(
     scores = (
         (e @ query_weight.double().T) @ (e @ key_weight.double().T).T / len(query_weight) ** 0.5
     )
-    return SecondLayer(embeddings, scores, e @ value_weight.double().T, through)
+    return SecondLayer(scores, e @ value_weight.double().T)
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +85,8 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
     adjacent pair of type j (Eq. 16). Let t be the prefix of least ‖Q‖, and t' the prefix of least ‖Q‖ among those with
     another last bracket. Then P_{d,j} = ‖Q(t')‖ (Eq. 17), the larger of the two. The model must distinguish both, so
     that S cannot be much larger than P/N on length N (Theorem 2). Queries have depth 1 to D − 1: after others no
-    bracket is open, or no bracket can have been closed. There are k^d prefixes for each query of depth d.
+    bracket is open, or no bracket can have been closed. There are k^d prefixes for each query of depth d. With one
+    type or depth 1 nothing is to be distinguished.
 
     Examples:
         >>> import torch
@@ -104,20 +97,8 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
         >>> result = measure_balance(language, second_layer(torch.eye(9), query, key, value))
         >>> result.violation > 0
         True
-
-    Raises:
-        InputError: For one type of brackets or depth 1, where nothing is to be distinguished, or over 100,000 prefixes.
     """
     k, D = language.types, language.max_depth
-    if k < 2 or D < 2:
-        raise InputError(
-            f"expected at least 2 types and depth 2, got {k} and {D}: otherwise the next closing bracket is "
-            "always known"
-        )
-    if k ** (D - 1) > 10**5:
-        raise InputError(
-            f"{k}^{D - 1} prefixes are too many to search; choose fewer types or less depth"
-        )
     opens, closes = pair_symbols(language)
     u = layer.contributions()[closes[:, 1:]].transpose(0, 1)
     pairs = torch.linalg.vector_norm(u[:, :, opens] + u[:, :, closes], dim=-1).permute(0, 3, 2, 1)

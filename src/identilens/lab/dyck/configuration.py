@@ -6,7 +6,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from identilens.errors import InputError
-from identilens.lab.dyck.embeddings import MINIMAL, embedding_size
+from identilens.lab.dyck.embeddings import MINIMAL, minimal_embedding
 from identilens.lab.dyck.language import END, PADDING, SPECIAL, START, Dyck
 
 
@@ -17,10 +17,10 @@ class DyckConfig(PreTrainedConfig):
 
     ``block`` is the kind of layer. ``gpt`` is the standard pre-norm block (Eq. 49 with the usual norms). ``paper`` is
     Eq. 6, whose attention output goes through a LayerNorm to unit length. ``minimal`` is the standard block without
-    residual connections, output projection, feed-forward block and final norm: attention between the block's two norms
-    (without them if ``minimal_norms`` is False). ``first_layer`` is ``learned`` for token embeddings, or a minimal
+    residual connections, output projection, feed-forward block and final norm: attention between the block's two norms.
+    ``first_layer`` is ``learned`` for token embeddings, or a minimal
     first layer (Assumption 1): the name of its embedding, or ``given`` for a table of your own. The layers built here
-    then follow it. ``positions`` is ``none``, or ``linear``: a learned direction times i/``position_scale``.
+    then follow it. ``positions`` is ``none``, or ``linear``: a learned direction times i/6000.
     """
 
     model_type = "identilens_dyck"
@@ -37,8 +37,6 @@ class DyckConfig(PreTrainedConfig):
     block: Literal["gpt", "paper", "minimal"] = "gpt"
     first_layer: Literal["learned", "given", "one-hot", "type-depth", "angle"] = "learned"
     positions: Literal["none", "linear"] = "none"
-    position_scale: float | int = 6000.0
-    minimal_norms: bool = True
     # For the paper's block: hidden widths of g in each layer, its residual connection, and C_LN of Eq. 7.
     projection_widths: list[list[int]] | None = None
     projection_residual: bool = True
@@ -55,7 +53,6 @@ class DyckConfig(PreTrainedConfig):
         if self.projection_widths is None:
             self.projection_widths = [[self.intermediate_size]] * self.num_hidden_layers
         super().__post_init__(**kwargs)
-        language = self.language
         if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"expected heads that divide the hidden size {self.hidden_size}, got {self.num_attention_heads}; "
@@ -72,13 +69,10 @@ class DyckConfig(PreTrainedConfig):
             raise InputError(
                 "a minimal first layer has no positions (Assumption 1); choose positions none"
             )
-        if (
-            self.first_layer in MINIMAL
-            and (size := embedding_size(language, self.first_layer)) > self.hidden_size
-        ):
+        if self.embedding_size > self.hidden_size:
             raise InputError(
-                f"expected a hidden size of at least {size}, the size of the {self.first_layer} embeddings of "
-                f"{self.bracket_types} types and depth {self.max_depth}, got {self.hidden_size}"
+                f"expected a hidden size of at least {self.embedding_size}, the size of the {self.first_layer} "
+                f"embeddings of {self.bracket_types} types and depth {self.max_depth}, got {self.hidden_size}"
             )
 
     @property
@@ -87,11 +81,16 @@ class DyckConfig(PreTrainedConfig):
         return Dyck(self.bracket_types, self.max_depth, self.open_probability)
 
     @property
-    def d_in(self) -> int:
-        """Input size of the first layer: that of a minimal embedding for the minimal block, else the hidden size."""
-        if self.block != "minimal" or self.first_layer not in MINIMAL:
+    def embedding_size(self) -> int:
+        """Size of a minimal first layer's embeddings, else the hidden size."""
+        if self.first_layer not in MINIMAL:
             return self.hidden_size
-        return embedding_size(self.language, self.first_layer)
+        return minimal_embedding(self.language, self.first_layer).shape[1]
+
+    @property
+    def d_in(self) -> int:
+        """Input size of the first layer: that of the embeddings for the minimal block, else the hidden size."""
+        return self.embedding_size if self.block == "minimal" else self.hidden_size
 
     @property
     def has_output_projection(self) -> bool:

@@ -26,7 +26,7 @@ from identilens.runs.files import write_folder
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import LIST, NonNegative, Part, Positive, Settings, TwoOrMore
+from identilens.runs.settings import LIST, NonNegative, Positive, Settings, TwoOrMore
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import decimals, table_of
 
@@ -139,17 +139,17 @@ class Constructions(Result):
 
 
 def off_balance(
-    language: Dyck, size: float, *, spread: float = 1.0, seed: int = 0
+    language: Dyck, size: float, *, seed: int = 0
 ) -> tuple[DyckForCausalLM, Float[Tensor, "symbol d"]]:
     """Return Theorem 1's layer for random embeddings with its attention moved off balance, and the embeddings.
 
-    All weights except W_K are those for balanced logits of size ``spread``. For every closing bracket as query, a
+    All weights except W_K are those for balanced logits uniform in ±1. For every closing bracket as query, a
     random number uniform in ±size/2 is added to the logit of every bracket.
     """
     generator = torch.Generator().manual_seed(seed)
     count = symbols(language)
     embeddings = torch.randn(count, count + 8, dtype=torch.float64, generator=generator)
-    scores = balanced_scores(language, spread, generator)
+    scores = balanced_scores(language, 1.0, generator)
     model = sufficient_model(language, embeddings, scores, seed=seed)
     if size > 0:
         queries = pair_symbols(language)[1].flatten()
@@ -170,17 +170,14 @@ class ConstructSettings(Settings):
     Attributes:
         types: Number of bracket types, k; at least 2, since with one there is nothing to balance.
         depth: Largest number of open brackets, D; at least 2, since with one there is nothing to balance.
-        open_probability: Probability of an opening bracket where a closing one is also possible, q.
         lengths: Numbers of brackets in the test prefixes.
         count: Number of prefixes of each length.
         off_balance: Sizes, in logits, of the perturbations that move the balanced layer's attention off Eq. 11.
-        spread: Size of the balanced layer's attention logits.
         seed: Seed of embeddings, logits, perturbations and prefixes.
     """
 
     types: TwoOrMore = 2
     depth: TwoOrMore = 4
-    open_probability: Part = 0.5
     lengths: Annotated[tuple[TwoOrMore, ...], LIST] = (28, 100, 500, 2000)
     count: Positive = 50
     off_balance: Annotated[tuple[Annotated[float, Ge(0)], ...], LIST] = (
@@ -192,7 +189,6 @@ class ConstructSettings(Settings):
         0.3,
         1.0,
     )
-    spread: Annotated[float, Ge(0)] = 1.0
     seed: NonNegative = 0
 
     def check(self) -> None:
@@ -229,7 +225,7 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
 
     def __init__(self, settings: ConstructSettings) -> None:
         super().__init__(settings)
-        self.language = Dyck(settings.types, settings.depth, settings.open_probability)
+        self.language = Dyck(settings.types, settings.depth)
         built = [("uniform", 0.0), *(("balanced", size) for size in settings.off_balance)]
         self.parts = [(name, size, length) for name, size in built for length in settings.lengths]
 
@@ -252,9 +248,7 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
             model = uniform_transformer(language)
             layer = uniform_second_layer(language, model)
         else:
-            model, embeddings = off_balance(
-                language, size, spread=settings.spread, seed=settings.seed
-            )
+            model, embeddings = off_balance(language, size, seed=settings.seed)
             layer = second_layer(embeddings, *attention_weights(model, 0))
         balance = measure_balance(language, layer)
         generator = torch.Generator().manual_seed(settings.seed + length)

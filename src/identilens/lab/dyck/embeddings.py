@@ -50,12 +50,6 @@ def symbol_ids(
     return torch.where(opens | closes, 1 + (tokens - SPECIAL) * language.max_depth + level, 0)
 
 
-def embedding_size(language: Dyck, kind: Minimal) -> int:
-    """Return the size of the embeddings."""
-    k, D = language.types, language.max_depth
-    return {"one-hot": symbols(language), "type-depth": 2 * k + 1 + D + 1, "angle": 2 * k + 3}[kind]
-
-
 def minimal_embedding(language: Dyck, kind: Minimal) -> Float[Tensor, "symbol d_in"]:
     """Return the embedding e(τ_{t,d}) of every symbol (Wen et al. 2023, Definition 2).
 

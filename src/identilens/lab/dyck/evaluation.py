@@ -13,11 +13,10 @@ from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.parsing import next_token_distribution, parse
 from identilens.lab.dyck.settings import DyckLaw, Measuring
 from identilens.lab.dyck.stacked import Stack
+from identilens.linalg.memory import blocks
 
 CERTAIN = 0.8
 """The right closing bracket must have more than this share of all closing brackets' probability (paper's code)."""
-
-_CHUNK_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -28,14 +27,10 @@ class Accuracy:
         argmax: Share of the prefixes that end with a closing bracket for which the right one has the largest logit
             of all closing brackets, given the rest of the prefix (the paper's text).
         threshold: Share of positions with a non-empty stack where P(right close) / P(any close) > 0.8 (paper's code).
-        prefixes: Number of prefixes for ``argmax``.
-        places: Number of positions for ``threshold``.
     """
 
     argmax: float
     threshold: float
-    prefixes: int
-    places: int
 
 
 @torch.no_grad()
@@ -54,20 +49,15 @@ def closing_accuracy(
     closing = config.language.is_close(tokens[:, 1:]) & counted
     right = torch.zeros(2, members, dtype=torch.float64)
     widest = max(config.hidden_size, 2 * n * config.num_attention_heads)
-    size = max(1, _CHUNK_BYTES // (4 * members * n * widest))
-    parts = (part.split(size) for part in (tokens[:, :-1], top, closing, counted))
-    for batch, wanted, ends, there in zip(*parts, strict=True):
-        logits = stack.logits(batch.expand(members, -1, -1))
+    for rows in blocks(len(tokens), 4 * members * n * widest, tokens.device):
+        logits = stack.logits(tokens[rows, :-1].expand(members, -1, -1))
         probabilities = torch.softmax(logits[..., config.language.closing], -1)
-        right[0] += ((probabilities.argmax(-1) == wanted) & ends).sum((1, 2)).cpu()
-        certain = probabilities.take_along_dim(wanted[None, ..., None], -1)[..., 0] > CERTAIN
-        right[1] += (certain & there).sum((1, 2)).cpu()
-    prefixes, places = int(closing.sum()), int(counted.sum())
-    argmax, threshold = (right / torch.tensor([[max(1, prefixes)], [max(1, places)]])).tolist()
-    return [
-        Accuracy(first, second, prefixes, places)
-        for first, second in zip(argmax, threshold, strict=True)
-    ]
+        first = probabilities.argmax(-1) == top[rows]
+        right[0] += (first & closing[rows]).sum((1, 2)).cpu()
+        certain = probabilities.take_along_dim(top[None, rows, :, None], -1)[..., 0] > CERTAIN
+        right[1] += (certain & counted[rows]).sum((1, 2)).cpu()
+    totals = torch.stack([closing.sum(), counted.sum()]).clamp_min(1).cpu()
+    return [Accuracy(*shares) for shares in (right / totals[:, None]).T.tolist()]
 
 
 def generalisation(

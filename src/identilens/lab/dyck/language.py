@@ -43,10 +43,6 @@ class Dyck:
         """Number of all tokens, with special tokens."""
         return SPECIAL + 2 * self.types
 
-    def open(self, kind: int) -> int:
-        """Return the open bracket of a type; types count from 0."""
-        return SPECIAL + kind
-
     def close(self, kind: int) -> int:
         """Return the closing bracket of a type; types count from 0."""
         return SPECIAL + self.types + kind

@@ -93,7 +93,7 @@ class DyckLayer(nn.Module):
     """One layer of the configured block.
 
     ``gpt``: y = x + Attn(LN x), y + MLP(LN y). ``paper``: g(LN(W_V X σ(C + X^T W_K^T W_Q X)) + X) (Wen et al. 2023,
-    Eq. 6). ``minimal``: LN(W_V X' σ(C + X'^T W_K^T W_Q X')) with X' = LN X, or without both norms.
+    Eq. 6). ``minimal``: LN(W_V X' σ(C + X'^T W_K^T W_Q X')) with X' = LN X.
     """
 
     def __init__(self, config: DyckConfig, number: int) -> None:
@@ -102,8 +102,7 @@ class DyckLayer(nn.Module):
         # All hidden states have the same size: a minimal embedding fills the first coordinates, the others are zero.
         self.d_in = config.hidden_size if number else config.d_in
         self.attention = DyckAttention(config, self.d_in, bias=config.block == "gpt")
-        self.norms = config.block == "gpt" or (config.block == "minimal" and config.minimal_norms)
-        if self.norms:
+        if config.block != "paper":
             self.norm_1, self.norm_2 = nn.LayerNorm(self.d_in), nn.LayerNorm(config.hidden_size)
         if config.block == "gpt":
             self.up = nn.Linear(config.hidden_size, config.intermediate_size)
@@ -120,12 +119,12 @@ class DyckLayer(nn.Module):
     ) -> Float[Tensor, "batch n d"]:
         """Return the layer's output."""
         entering = hidden_states[..., : self.d_in]
-        entering = self.norm_1(entering) if self.norms else entering
-        mixed, _ = self.attention(entering, attention_mask)
-        if self.block == "gpt":
-            hidden_states = hidden_states + mixed
-            expanded = nn.functional.gelu(self.up(self.norm_2(hidden_states)))
-            return hidden_states + self.down(expanded)
+        if self.block == "paper":
+            mixed, _ = self.attention(entering, attention_mask)
+            return self.projection(self.norm(mixed) + hidden_states)
+        mixed, _ = self.attention(self.norm_1(entering), attention_mask)
         if self.block == "minimal":
-            return self.norm_2(mixed) if self.norms else mixed
-        return self.projection(self.norm(mixed) + hidden_states)
+            return self.norm_2(mixed)
+        hidden_states = hidden_states + mixed
+        expanded = nn.functional.gelu(self.up(self.norm_2(hidden_states)))
+        return hidden_states + self.down(expanded)

@@ -15,6 +15,9 @@ from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import MINIMAL, minimal_embedding, symbol_ids, symbols
 from identilens.lab.dyck.layer import DyckAttention, DyckLayer, FixedIdentity
 
+_LONGEST = 6000
+"""Place at which a learned direction of linear positions has its full length."""
+
 
 class DyckEmbeddings(nn.Module):
     """Input of the first layer: token embeddings, or those of a minimal first layer, and positions."""
@@ -28,7 +31,6 @@ class DyckEmbeddings(nn.Module):
             self.tokens = nn.Embedding(config.vocab_size or 0, config.hidden_size)
         else:
             self.register_buffer("symbol_table", self.table(config))
-        self.scale = config.position_scale
         if config.positions == "linear":
             self.direction = nn.Parameter(torch.empty(config.hidden_size))
 
@@ -54,7 +56,7 @@ class DyckEmbeddings(nn.Module):
             places = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
         else:
             places = (attention_mask.cumsum(-1) - 1).clamp_min(0)
-        return embeddings + (places / self.scale)[..., None].to(embeddings) * self.direction
+        return embeddings + (places / _LONGEST)[..., None].to(embeddings) * self.direction
 
 
 class DyckPreTrainedModel(PreTrainedModel):

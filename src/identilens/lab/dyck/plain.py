@@ -10,6 +10,9 @@ from torch.nn import functional
 
 from identilens.lab.dyck.layer import UnitNorm
 
+_NORM_CONSTANT = 0.1
+"""C_LN of Eq. 7, greater than 0 so that the norm is Lipschitz (Lemma 10)."""
+
 
 @dataclass(frozen=True, eq=False)
 class PlainLayer:
@@ -20,14 +23,12 @@ class PlainLayer:
         key: W_K.
         value: W_V.
         projection: Weights of g.
-        norm_constant: C_LN of Eq. 7, greater than 0 so that the norm is Lipschitz (Lemma 10).
     """
 
     query: Float[Tensor, "d_k d"]
     key: Float[Tensor, "d_k d"]
     value: Float[Tensor, "d d"]
     projection: tuple[Tensor, ...]
-    norm_constant: float
 
     @property
     def matrices(self) -> dict[str, Tensor]:
@@ -43,7 +44,7 @@ class PlainLayer:
         mixed = functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=1.0
         )
-        y = UnitNorm(self.norm_constant)(mixed) + x
+        y = UnitNorm(_NORM_CONSTANT)(mixed) + x
         for place, weight in enumerate(self.projection):
             y = (torch.relu(y) if place else y) @ weight.T
         return y
@@ -64,12 +65,11 @@ def small_target(
     key_size: int = 4,
     width: int = 8,
     *,
-    norm_constant: float = 0.1,
     seed: int = 0,
 ) -> list[PlainLayer]:
     """Return a small random transformer with ‖W‖₂ = 1 for each of its weight matrices: Theorem 3's target.
 
-    It has L layers, embeddings of size m, queries and keys of size m_a, a 2-layer g of width w, and C_LN.
+    It has L layers, embeddings of size m, queries and keys of size m_a, a 2-layer g of width w.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -83,7 +83,6 @@ def small_target(
             drawn(key_size, size),
             drawn(size, size),
             (drawn(width, size), drawn(size, width)),
-            norm_constant,
         )
         for _ in range(layers)
     ]

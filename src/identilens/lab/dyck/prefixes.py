@@ -52,12 +52,10 @@ def all_prefixes(language: Dyck, length: int) -> Prefixes:
             raise InputError(
                 f"there are over {LARGEST:,} kinds of prefixes of up to {length} brackets; lower the length"
             )
-    parts = (
-        torch.cat([getattr(part, name) for part in lengths])
-        for name in ("last", "counts", "law", "share")
-    )
-    last, counts, law, share = parts
-    return Prefixes(last, counts, law, share / length)
+    last = torch.cat([part.last for part in lengths])
+    counts = torch.cat([part.counts for part in lengths])
+    share = torch.cat([part.share for part in lengths]) / length
+    return Prefixes(last, counts, _law(language, counts), share)
 
 
 def _longer(language: Dyck, prefixes: Prefixes) -> Prefixes:

@@ -17,12 +17,14 @@ from identilens.lab.dyck.plain import PlainLayer, run_layers, small_target, with
 from identilens.lab.dyck.pruning import Sizes, is_pruning, prune_to, random_transformer
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import LIST, AboveZero, NonNegative, Positive, Settings
+from identilens.runs.settings import LIST, Positive, Settings
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import counted, decimals, integers, table_of
 
 _LONGEST, _SHORTEST = 0.3, 0.01
 """Length of the first and of the last of the steps that are always taken."""
+_SHARED_LAYER = 0
+"""Layer of the random transformer whose pruned weights both targets share (Corollary 3)."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +220,7 @@ class Prunings(Result):
             **narrowest,
             **ends.row(-1, named=True),
             inputs=settings["inputs"],
-            shared_layer=settings["shared_layer"],
+            shared_layer=_SHARED_LAYER,
             shared=len(self.table.filter("shared", "pruning")),
             pairs=len(self.table),
             apart=self.table["apart"].min(),
@@ -242,21 +244,17 @@ class PruneSettings(Settings):
         size: Embedding size of the target, m.
         key_size: Size of the target's queries and keys, m_a; the embedding size by default.
         width: Width of the target's feed-forward block, w.
-        norm_constant: C_LN, above 0 (Lemma 10).
         candidates: Numbers of random products for each weight of the target; they set the random transformer's width.
         seeds: Number of random transformers for each number of candidates.
-        target_seed: Seed of the target; the second target has the next seed.
         inputs: Number of random inputs on which errors are measured.
         starts: Number of inputs where gradient ascent for larger errors starts; half are the worst random inputs.
         steps: Number of steps of the ascent.
-        shared_layer: Layer of the random transformer whose pruned weights both targets share (Corollary 3).
     """
 
     layers: Positive = 1
     size: Positive = 4
     key_size: Positive | None = None
     width: Positive = 8
-    norm_constant: AboveZero = 0.1
     candidates: Annotated[tuple[Annotated[int, Ge(1), Le(24)], ...], LIST] = (
         4,
         6,
@@ -268,20 +266,14 @@ class PruneSettings(Settings):
         18,
     )
     seeds: Positive = 3
-    target_seed: NonNegative = 0
     inputs: Positive = 2000
     starts: Positive = 32
     steps: Positive = 200
-    shared_layer: NonNegative = 0
 
     def check(self) -> None:
-        """Check that there are candidates, and that the shared layer exists."""
+        """Check that there are candidates."""
         if not self.candidates:
             raise SettingError("candidates", "with at least one value", self.candidates)
-        if self.shared_layer >= 4 * self.layers:
-            raise SettingError(
-                "shared_layer", f"from 0 to {4 * self.layers - 1}", self.shared_layer
-            )
 
 
 class DyckPruneStudy(Study[PruneSettings, Prunings]):
@@ -318,9 +310,7 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
             for seed in range(settings.seeds)
         ]
         sizes = (settings.layers, settings.size, self.key_size, settings.width)
-        constant = settings.norm_constant
-        seeds = (settings.target_seed, settings.target_seed + 1)
-        self.targets = [small_target(*sizes, norm_constant=constant, seed=seed) for seed in seeds]
+        self.targets = [small_target(*sizes, seed=seed) for seed in range(2)]
 
     def identity(self) -> Identity:
         """Return the random transformers."""
@@ -332,17 +322,16 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
         """Return the row of one random transformer."""
         settings, (candidates, seed) = self.settings, self.parts[part]
         sizes = Sizes(candidates, settings.size, settings.width)
-        large = random_transformer(sizes, 4 * settings.layers, settings.norm_constant, seed)
+        large = random_transformer(sizes, 4 * settings.layers, seed)
         pruned = [
-            prune_to(target, large, sizes, untouched=settings.shared_layer)
-            for target in self.targets
+            prune_to(target, large, sizes, untouched=_SHARED_LAYER) for target in self.targets
         ]
         functions = [*zip(self.targets, pruned, strict=True), self.targets]
         search = {"inputs": settings.inputs, "starts": settings.starts, "steps": settings.steps}
         error, other, apart = (
             approximation_error(first, second, **search) for first, second in functions
         )
-        first, second = (pruning[settings.shared_layer].matrices for pruning in pruned)
+        first, second = (pruning[_SHARED_LAYER].matrices for pruning in pruned)
         row = {
             "candidates": candidates,
             "seed": seed,
@@ -361,7 +350,7 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
             "other_sampled_error": other.sampled,
             "other_error": other.maximised,
             "apart": apart.maximised,
-            "shared_layer": settings.shared_layer,
+            "shared_layer": _SHARED_LAYER,
             "shared": all(torch.equal(first[name], second[name]) for name in first),
             "pruning": all(is_pruning(pruning, large) for pruning in pruned),
         }

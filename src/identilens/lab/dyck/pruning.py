@@ -8,7 +8,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.errors import InputError
 from identilens.lab.dyck.plain import PlainLayer
 
 _ENTRIES = 2**22
@@ -90,9 +89,7 @@ class Sizes:
         return attention + 2 * self.embedding * self.projection + 2 * self.projection**2
 
 
-def random_transformer(
-    sizes: Sizes, layers: int, norm_constant: float, seed: int
-) -> list[PlainLayer]:
+def random_transformer(sizes: Sizes, layers: int, seed: int) -> list[PlainLayer]:
     """Return Theorem 3's random transformer: layers with a 4-layer g, every weight uniform on [−1, 1]."""
     generator = torch.Generator().manual_seed(seed)
 
@@ -106,7 +103,6 @@ def random_transformer(
             drawn(sizes.key_size, d),
             drawn(d, d),
             (drawn(wide, d), drawn(wide, wide), drawn(wide, wide), drawn(d, wide)),
-            norm_constant,
         )
         for _ in range(layers)
     ]
@@ -132,11 +128,6 @@ def prune_to(
     for first in range(len(large) - 1):
         if untouched not in (first, first + 1) and first - 1 not in pairs:
             pairs.append(first)
-    if len(pairs) < len(target):
-        count = len(target)
-        raise InputError(
-            f"{count} pairs of layers do not fit into {len(large)} layers; use {4 * count} layers"
-        )
     pruned = [_identity(layer, sizes) for layer in large]
     for layer, first in zip(target, pairs, strict=False):
         pruned[first], pruned[first + 1] = _pair(layer, large[first], large[first + 1], sizes)

@@ -11,7 +11,7 @@ from torch import Tensor
 from identilens.errors import InputError, SettingError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import Dyck, with_start
-from identilens.runs.settings import LIST, AboveZero, NonNegative, Positive, Settings, TwoOrMore
+from identilens.runs.settings import LIST, AboveZero, Positive, Settings, TwoOrMore
 
 Data = Literal["complete", "prefixes"]
 Loss = Literal["closing", "all"]
@@ -64,8 +64,6 @@ class DyckTraining(DyckLaw):
         loss: Tokens that count in the cross-entropy: all next tokens (all), or only closing brackets (closing).
         attention: Train queries and keys (learned), or keep them at zero, so that attention is uniform (uniform).
         contrast: Weight λ of the contrastive term (Eq. 22); the paper uses 0.3.
-        contrast_depth: Largest depth of inserted pairs; the language's depth by default.
-        data_seed: Seed of the training set, which is the same for every model.
     """
 
     tokens: TwoOrMore = 100_000
@@ -76,8 +74,6 @@ class DyckTraining(DyckLaw):
     loss: Loss = "closing"
     attention: Attention = "learned"
     contrast: Annotated[float, Ge(0)] = 0.0
-    contrast_depth: Positive | None = None
-    data_seed: NonNegative = 0
 
     def check(self) -> None:
         """Check that the training set has at least one sequence."""

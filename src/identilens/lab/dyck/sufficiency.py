@@ -28,39 +28,29 @@ _ROUNDING = 1e-10
 
 @dataclass(frozen=True, eq=False)
 class LayerWeights:
-    """Weights of one layer of the paper's block (Eq. 6), and of a language model head after it.
+    """Weights of one layer of the paper's block (Eq. 6).
 
     Attributes:
         q: W_Q.
         k: W_K.
         v: W_V.
         projection: Weight and bias of each linear layer of g.
-        head: W_Head, after the last layer.
     """
 
     q: Float[Tensor, "d_k d"]
     k: Float[Tensor, "d_k d"]
     v: Float[Tensor, "d d"]
     projection: list[tuple[Tensor, Tensor]]
-    head: Float[Tensor, "token d"] | None = None
-
-    def named(self, number: int) -> dict[str, Tensor]:
-        """Return the weights by their names in a model."""
-        layer = f"dyck.layers.{number}"
-        named = {
-            f"{layer}.attention.{part}_proj.weight": getattr(self, part) for part in ("q", "k", "v")
-        }
-        for place, (weight, bias) in enumerate(self.projection):
-            named[f"{layer}.projection.layers.{place}.weight"] = weight
-            named[f"{layer}.projection.layers.{place}.bias"] = bias
-        return named if self.head is None else named | {"lm_head.weight": self.head}
 
 
 @torch.no_grad()
 def paper_model(
     language: Dyck, layers: Sequence[LayerWeights], constant: float, **options: Any
 ) -> DyckForCausalLM:
-    """Return the model in float64 with layers of the paper's block, the given weights and C_LN."""
+    """Return the model in float64 with layers of the paper's block, the given weights and C_LN.
+
+    The last layer gives the log-probabilities of Definition 1, and −40 for impossible tokens.
+    """
     widths = [[len(bias) for _, bias in layer.projection[:-1]] for layer in layers]
     config = DyckConfig(
         bracket_types=language.types,
@@ -76,9 +66,18 @@ def paper_model(
         **options,
     )
     model = DyckForCausalLM(config).double().eval()
-    for number, layer in enumerate(layers):
-        for name, weight in layer.named(number).items():
-            model.get_parameter(name).copy_(weight)
+    for number, weights in enumerate(layers):
+        layer = model.get_submodule(f"dyck.layers.{number}")
+        for part in "qkv":
+            layer.get_parameter(f"attention.{part}_proj.weight").copy_(getattr(weights, part))
+        for place, (weight, bias) in enumerate(weights.projection):
+            layer.get_parameter(f"projection.layers.{place}.weight").copy_(weight)
+            layer.get_parameter(f"projection.layers.{place}.bias").copy_(bias)
+    k, q, head = language.types, language.open_probability, model.lm_head.weight.zero_()
+    head[:, k + 1] = -IMPOSSIBLE
+    head[SPECIAL : SPECIAL + k, k + 1] = log(q / k)
+    head[SPECIAL : SPECIAL + k, k] = -IMPOSSIBLE
+    head[language.closing, :k].fill_diagonal_(IMPOSSIBLE + log(1 - q))
     return model
 
 
@@ -181,20 +180,11 @@ def balanced_layer(
     # The least coordinate of an unmatched bracket's direction after the LayerNorm.
     logits = scores[closes[:, None], opens]
     least = float((logits.amin(1) - logits.amax(1)).exp().min()) / language.max_depth**0.5
-    k, q = language.types, language.open_probability
-    # Log-probabilities of Definition 1, and −40 for impossible tokens.
-    head = torch.zeros(language.vocabulary, size, dtype=torch.float64)
-    head[:, k + 1] = -IMPOSSIBLE
-    head[SPECIAL : SPECIAL + k, k + 1] = log(q / k)
-    head[SPECIAL : SPECIAL + k, k] = -IMPOSSIBLE
-    for i in range(k):
-        head[language.close(i), i] = IMPOSSIBLE + log(1 - q)
     return LayerWeights(
         torch.eye(size, dtype=torch.float64),
         size**0.5 * inverse @ scores @ inverse.T,
         (inverse @ values).T,
         _reading_projection(language, embeddings, directions, least),
-        head,
     )
 
 

@@ -1,6 +1,5 @@
 """Training many Dyck transformers of one configuration at once, as one batched computation."""
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import cos, pi
@@ -10,15 +9,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from identilens.errors import InputError, NumericalError
+from identilens.errors import NumericalError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import SPECIAL, Dyck
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.settings import DyckTraining
 from identilens.lab.dyck.stacked import Stack
-
-_MEMORY_SHARE = 0.6
-"""Share of the free memory that a stack may use."""
 
 Progress = Callable[[int, int, float], None]
 """Called with (finished epochs, total epochs, mean loss of the members)."""
@@ -78,9 +74,7 @@ def train_models(
         NumericalError: If a loss is NaN or infinite.
     """
     training = training or DyckTraining()
-    data = training.sample(config.language, training.training_sequences, training.data_seed).to(
-        device
-    )
+    data = training.sample(config.language, training.training_sequences, 0).to(device)
     models = [new_model(config, seed) for seed in seeds]
     stack = Stack(models, device)
     if training.attention == "uniform":
@@ -119,8 +113,7 @@ def _epochs(
     )
     generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     # Drawn once for all members, so that their sequences have the same length and do not depend on other members.
-    nests = torch.Generator().manual_seed(training.data_seed)
-    deepest = min(training.contrast_depth or config.max_depth, config.max_depth)
+    nests = torch.Generator().manual_seed(0)
     for epoch in range(training.epochs):
         for group in optimiser.param_groups:
             group["lr"] = training.learning_rate * (1 + cos(pi * epoch / training.epochs)) / 2
@@ -130,7 +123,7 @@ def _epochs(
         total = torch.zeros(len(seeds), device=data.device)
         for batch in order.to(data.device).split(training.batch_size, 1):
             optimiser.zero_grad()
-            depth = int(torch.randint(1, deepest + 1, (), generator=nests))
+            depth = int(torch.randint(1, config.max_depth + 1, (), generator=nests))
             entropy, contrast = _losses(
                 config.language, stack, data[batch], training, depth, generators
             )
@@ -188,24 +181,3 @@ def behind_nests(
     opens = SPECIAL + torch.stack(kinds).to(inputs.device)
     nest = torch.cat([opens, (opens + language.types).flip(-1)], -1)
     return torch.cat([inputs[..., :1], nest, inputs[..., 1:]], -1)
-
-
-def check_memory(
-    config: DyckConfig, members: int, training: DyckTraining, device: str | torch.device
-) -> None:
-    """Raise InputError if this many members at once need more memory than is free."""
-    positions = training.batch_size * training.length * (1 if training.contrast == 0 else 3)
-    widest = max(config.hidden_size, config.intermediate_size)
-    maps = config.num_attention_heads * training.length
-    # Activations for the backward pass: about 16 of the hidden size and 3 maps per layer.
-    activations = config.num_hidden_layers * (16 * widest + 3 * maps)
-    each = 4 * positions * activations + 4 * 200 * widest**2
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if torch.device(device).type == "cuda":
-        free = torch.cuda.mem_get_info(device)[0]
-    if members * each > _MEMORY_SHARE * free:
-        fit = max(1, int(_MEMORY_SHARE * free / each))
-        raise InputError(
-            f"{members} seeds at once need about {members * each / 1e9:.1f} GB, and {free / 1e9:.1f} GB are free; "
-            f"train them in stacks of {fit} (at_once={fit}, --at-once {fit})"
-        )

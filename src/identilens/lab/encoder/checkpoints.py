@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: each is marked when it is complete; a run continues from the last complete one."""
+"""Checkpoints of a training run: a complete one is listed in the manifest; a run continues from the last of these."""
 
 from pathlib import Path
 
@@ -6,39 +6,25 @@ from identilens.runs.files import Manifest, write_json
 from identilens.runs.reading import read_json
 
 CHECKPOINTS = "checkpoints"
-_MARK, _STATE, _BEST = "whole.json", "trainer_state.json", "best_model_checkpoint"
+_STATE, _BEST = "trainer_state.json", "best_model_checkpoint"
 
 
-def keep_last(folder: Path, step: int, best: str | None) -> None:
-    """Mark the checkpoint of a step as complete, then delete all others except the best one."""
-    manifest, place = Manifest(folder), _place(folder, step)
-    files = [file for file in place.rglob("*") if file.is_file()]
-    manifest.add(*(file.relative_to(folder).as_posix() for file in files))
-    write_json(place / _MARK, {"step": step})
-    for other in _steps(folder) - {step}:
-        if best is None or Path(best).name != _place(folder, other).name:
-            manifest.remove(f"{CHECKPOINTS}/{_place(folder, other).name}/")
+def list_checkpoint(folder: Path, step: int) -> None:
+    """List the files of a complete checkpoint."""
+    files = (folder / CHECKPOINTS / f"checkpoint-{step}").rglob("*")
+    Manifest(folder).add(*(file.relative_to(folder).as_posix() for file in files if file.is_file()))
 
 
-def last_whole(folder: Path) -> Path | None:
+def last_checkpoint(folder: Path) -> Path | None:
     """Return the last complete checkpoint; None if there is none."""
-    steps = _steps(folder)
-    if not steps:
+    listed = Manifest(folder).under(f"{CHECKPOINTS}/")
+    states = [folder / name for name in listed if name.endswith(f"/{_STATE}")]
+    if not states:
         return None
-    place = _place(folder, max(steps))
-    state = read_json(place / _STATE)
-    if best := state[_BEST]:
+    file = max(states, key=lambda file: int(file.parent.name.rpartition("-")[2]))
+    state = read_json(file)
+    if state[_BEST]:
         # The folder may have been moved since.
-        write_json(place / _STATE, {**state, _BEST: str(place.with_name(Path(best).name))})
-    return place
-
-
-def _steps(folder: Path) -> set[int]:
-    names = Manifest(folder).under(f"{CHECKPOINTS}/")
-    return {
-        int(name.split("/")[1].rpartition("-")[2]) for name in names if name.endswith(f"/{_MARK}")
-    }
-
-
-def _place(folder: Path, step: int) -> Path:
-    return folder / CHECKPOINTS / f"checkpoint-{step}"
+        best = file.parent.with_name(Path(state[_BEST]).name)
+        write_json(file, {**state, _BEST: str(best)})
+    return file.parent

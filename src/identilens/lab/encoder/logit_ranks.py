@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
 
-import altair as alt
 import polars as pl
 import torch
 
-from identilens.charts.encoding import AnyChart, inline, layered
-from identilens.charts.kit import rule, scatter
+from identilens.charts.kit import AnyChart, rule, scatter
 from identilens.charts.views import View
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.logits import logit_rank_study
@@ -35,15 +33,8 @@ _RANKS = ("lowest_rank", "highest_rank")
 
 
 def _with_limits(frame: pl.DataFrame, *columns: str, **look: Any) -> AnyChart:
-    """Return ranks, mean and range, by the number of keys, with their limits."""
+    """Return ranks, mean and range, by the number of keys, with the largest rank of each d_k."""
     chart = scatter(frame, *columns, span=_RANKS, **look)
-    keys = frame["n_key"].unique().sort()
-    ends = [{"n_key": keys[0], "label": ""}, {"n_key": keys[-1], "label": "n − 1, the largest"}]
-    for end in ends:
-        end["rank"] = end["n_key"] - 1
-    base = alt.Chart(inline(ends)).encode(x="n_key:Q", y="rank:Q")
-    words = base.mark_text(align="right", dy=-8).encode(text="label:N")
-    chart = layered([chart, layered([base.mark_line(strokeDash=[2, 3], point=False), words])])
     for d_k in frame["d_k"].unique().sort():
         chart = rule(chart, y=d_k, label=f"d_k = {d_k}")
     return chart
@@ -96,7 +87,8 @@ class LogitRanks(Result):
             _with_limits,
             ("n_key", "mean_rank", "layer"),
             title="Least logit rank of alternatives by length",
-            text="Means and ranges over alternatives. Queries and keys give logits of rank d_k at most.",
+            text="Means and ranges over alternatives. Queries and keys give logits of rank d_k at most; "
+            "the largest possible rank is the number of keys less one.",
             also=(*_RANKS, "d_k"),
         ),
         "by_layer": View(title="Means by layer", table="by_layer", listed=True),
@@ -172,16 +164,19 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
             raise InputError(
                 "the model has no bidirectional attention: under a mask, hidden logits are free and the rank is open."
             )
-        whole = TextHeads.of(lens, items, settings, "encoder")
+        whole, (low, high) = TextHeads.of(lens, items, settings, "encoder"), settings.lengths
 
         def fitting(text: int) -> list[Sequence[Place]]:
             length = items.lengths[text]
-            return [[place] for place in whole.places(text) if self._fits(length, place)]
+            return [
+                [place]
+                for place in whole.places(text)
+                if low * _d_v(place) <= length <= high * _d_v(place)
+            ]
 
         self._items = items
         self.heads = replace(whole, parts=PartsByText(len(items), fitting))
         if not self.heads.parts:
-            low, high = settings.lengths
             raise InputError(
                 f"no text has {low:g} to {high:g} times d_v = {_d_v(whole.places(0)[0])} tokens; the longest has "
                 f"{max(items.lengths)}. Give longer texts, or other lengths."
@@ -220,10 +215,6 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
             "output_error": measured.output_error,
         }
         return Output({"table": table_of(LogitRanks.schema["table"], [row])})
-
-    def _fits(self, length: int, place: Place) -> bool:
-        low, high = self.settings.lengths
-        return low * _d_v(place) <= length <= high * _d_v(place)
 
 
 def _d_v(place: Place) -> int:

@@ -1,11 +1,13 @@
 """Identifiable encoders as Hugging Face models: embeddings, layers, and a classifier on the first token."""
 
+import math
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassification, PreTrainedModel
+from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
@@ -13,7 +15,11 @@ from transformers.utils.output_capturing import capture_outputs
 
 from identilens.errors import InputError
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
-from identilens.lab.encoder.layer import IdentifiableAttention, IdentifiableEncoderLayer, initialise
+from identilens.lab.encoder.layer import (
+    IdentifiableAttention,
+    IdentifiableEncoderLayer,
+    XavierLinear,
+)
 
 
 class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
@@ -32,8 +38,24 @@ class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
         "attentions": IdentifiableAttention,
     }
 
+    @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        initialise(module, self.config.initializer_std)
+        """Draw the initial weights: N(0, 1) embeddings and Xavier uniform maps to queries, keys and values (section 6).
+
+        Other linear maps have torch's default.
+        """
+        if isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=self.config.initializer_std)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, XavierLinear):
+            init.xavier_uniform_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, nn.Linear):
+            bound = 1 / math.sqrt(module.in_features)
+            init.uniform_(module.weight, -bound, bound)
+            init.uniform_(module.bias, -bound, bound)
 
 
 class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):

@@ -17,19 +17,17 @@ def rank_by_length(
     *,
     lengths: Sequence[int],
     per_length: int = 100,
-    layer: int = 0,
-    heads: Sequence[int] = (0,),
     seed: int = 0,
     progress: Progress | None = None,
 ) -> pl.DataFrame:
-    """Return rank(T) and dim LN(T) of heads on texts clipped to given lengths, one row per text and head.
+    """Return rank(T) and dim LN(T) of the first layer's first head on texts clipped to given lengths, one row a text.
 
     For each length d_s (special tokens included), ``per_length`` texts with at least d_s tokens are chosen at random
     and clipped to d_s tokens before they enter the model (section 6, "Numerical rank"). Measure and tolerance are those
     of the audit.
 
     Returns:
-        Columns seq_len, text (index into ``texts``), head, d_v, rank, nullity, simplex_nullity.
+        Columns seq_len, text (index into ``texts``), d_v, rank, nullity, simplex_nullity.
 
     Raises:
         InputError: If a length is above the model's limit, or there are fewer than ``per_length`` texts of it.
@@ -48,21 +46,18 @@ def rank_by_length(
         chosen = [fitting[index] for index in order]
         captured = lens.capture([ids[index][:length] for index in chosen])
         for index, text in zip(chosen, captured, strict=True):
-            for head in text.layers[layer].heads:
-                if head.head not in heads:
-                    continue
-                measured = numerical_rank(head.projected)
-                rows.append(
-                    {
-                        "seq_len": length,
-                        "text": index,
-                        "head": head.head,
-                        "d_v": head.values.shape[1],
-                        "rank": int(measured.rank),
-                        "nullity": int(measured.nullity),
-                        "simplex_nullity": int(measured.simplex_nullity),
-                    }
-                )
+            head = next(text.layers[0].heads)
+            measured = numerical_rank(head.projected)
+            rows.append(
+                {
+                    "seq_len": length,
+                    "text": index,
+                    "d_v": head.values.shape[1],
+                    "rank": int(measured.rank),
+                    "nullity": int(measured.nullity),
+                    "simplex_nullity": int(measured.simplex_nullity),
+                }
+            )
         if progress:
             progress(done, len(lengths), "lengths")
     return pl.DataFrame(rows)

@@ -40,15 +40,12 @@ def read_local(task: Task, folder: Path, part: Part) -> Examples:
     Raises:
         InputError: If there is no such file or more than one, or for a row that cannot be used, with its line.
     """
-    endings = [kind + packed for kind in (".tsv", ".csv") for packed in ("", ".gz", ".xz")]
     place = folder / task.name if (folder / task.name).is_dir() else folder
-    files = sorted(
+    files = [
         path
-        for start in _FILES[part]
-        for end in endings
-        for path in place.glob(f"{start}*{end}")
-        if path.is_file()
-    )
+        for path in sorted(place.glob("*.*"))
+        if path.name.startswith(_FILES[part]) and kind_of(path) in (".tsv", ".csv")
+    ]
     if len(files) != 1:
         names = ", ".join(path.name for path in files) or "none"
         raise InputError(
@@ -63,13 +60,13 @@ def read_local(task: Task, folder: Path, part: Part) -> Examples:
         raise InputError(f"{file} cannot be read: {error}.") from error
 
 
-def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
-    """Return one part of a task through ``datasets``, from the hub or from any id or folder that it can load.
+def read_hub(task: Task, part: Part) -> Examples:
+    """Return one part of a task from the hub, through ``datasets``.
 
     Rows without a gold label (−1) are left out, as in the paper.
 
     Raises:
-        InputError: If ``datasets`` is not installed, nothing can be loaded, or a row cannot be used.
+        InputError: If ``datasets`` is not installed, the data cannot be loaded, or a row cannot be used.
     """
     try:
         from datasets import load_dataset
@@ -77,29 +74,21 @@ def read_hub(task: Task, part: Part, name: str | None = None) -> Examples:
         raise InputError(
             "reading from the hub needs: pip install 'identilens[datasets]'. Or pass --data."
         ) from error
-    source = name or task.hub
     try:
-        loaded: Any = load_dataset(
-            source, split=part, revision=task.revision if name is None else None
-        )
+        loaded: Any = load_dataset(task.hub, split=part, revision=task.revision)
     except Exception as error:  # datasets raises many kinds: connection, file, value, build errors
         raise InputError(
-            f"{source} cannot be loaded ({str(error).strip().splitlines()[0] if str(error).strip() else error!r}). "
+            f"{task.hub} cannot be loaded ({' '.join(str(error).split())!r:.200}). "
             "Check the connection, or pass a folder of files with --data."
         ) from error
     columns = task.hub_text or task.text
-    missing = sorted({*columns, task.hub_label} - set(loaded.column_names))
-    if missing:
-        raise InputError(
-            f"{source} has no column {', '.join(missing)}; there are {', '.join(loaded.column_names)}."
-        )
     classes = task.hub_classes or range(len(task.labels))
     names: Any = {number: task.labels[index] for number, index in enumerate(classes)}
     return _examples(
         task,
         (
             (
-                f"{source}, {part} row {number}",
+                f"{task.hub}, {part} row {number}",
                 [row[column] or "" for column in columns],
                 names.get(row[task.hub_label], row[task.hub_label]),
             )
@@ -167,16 +156,15 @@ class Splits:
     test: Examples
 
 
-def read_part(task: Task, part: Part, data: Path | None = None, hub: str | None = None) -> Examples:
+def read_part(task: Task, part: Part, data: Path | None = None) -> Examples:
     """Return one part of a task from local files or, without ``data``, from the hub."""
-    return read_hub(task, part, hub) if data is None else read_local(task, data, part)
+    return read_hub(task, part) if data is None else read_local(task, data, part)
 
 
 def read_splits(
     task: Task,
     data: Path | None = None,
     *,
-    hub: str | None = None,
     seed: int = 0,
     limit: int | None = None,
 ) -> Splits:
@@ -189,7 +177,7 @@ def read_splits(
     Raises:
         InputError: For files or rows that cannot be used, or fewer than two training rows.
     """
-    train, test = (read_part(task, part, data, hub) for part in ("train", "test"))
+    train, test = (read_part(task, part, data) for part in ("train", "test"))
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(seed)).tolist()[
         :limit
     ]
@@ -198,7 +186,7 @@ def read_splits(
             f"{task.name} needs at least two training rows; got {len(order)}. Raise --limit."
         )
     if task.validation:
-        return Splits(_pick(train, order), read_part(task, "validation", data, hub), test)
+        return Splits(_pick(train, order), read_part(task, "validation", data), test)
     held_out = max(1, round(VALIDATION_SHARE * len(order)))
     return Splits(_pick(train, order[held_out:]), _pick(train, order[:held_out]), test)
 

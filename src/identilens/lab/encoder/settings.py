@@ -29,7 +29,6 @@ class TrainingSettings(Settings):
 
     Attributes:
         data: Folder with the task's files, or the folder above it. Default: the data set on the hub.
-        hub: Hub id or folder for `datasets` that replaces the task's own.
         d_v: Size of values. Default: d_model / heads for concat, d_model for add.
         layers: Number of encoder layers.
         d_model: Embedding size.
@@ -49,7 +48,6 @@ class TrainingSettings(Settings):
     """
 
     data: Annotated[Path | None, NOT_RECORDED] = None
-    hub: Annotated[str | None, NOT_RECORDED] = None
     d_v: Positive | None = None
     layers: Positive = 1
     d_model: Positive = 512

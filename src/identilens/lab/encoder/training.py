@@ -19,7 +19,7 @@ from transformers import (
     set_seed,
 )
 
-from identilens.lab.encoder.checkpoints import CHECKPOINTS, keep_last
+from identilens.lab.encoder.checkpoints import CHECKPOINTS, list_checkpoint
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
 from identilens.lab.encoder.modeling import IdentifiableEncoderForSequenceClassification
 from identilens.lab.encoder.readers import Examples, Splits
@@ -103,6 +103,7 @@ def training_arguments(folder: Path, settings: EncoderSettings) -> TrainingArgum
         remove_unused_columns=False,
         eval_strategy="epoch",
         save_strategy="epoch",
+        save_total_limit=1,
         logging_strategy="epoch",
         load_best_model_at_end=True,
         metric_for_best_model="accuracy",
@@ -178,14 +179,14 @@ def train_encoder(
 
 
 class _Reporter(TrainerCallback):
-    """Reports the progress of training, and marks each checkpoint when it is complete."""
+    """Reports the progress of training, and lists each checkpoint when it is complete."""
 
     def __init__(self, watch: Watch, folder: Path) -> None:
         self._watch, self._folder = watch, folder
         self._note = ""
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        keep_last(self._folder, state.global_step, state.best_model_checkpoint)
+        list_checkpoint(self._folder, state.global_step)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._watch(state.global_step, self._note)
@@ -198,11 +199,7 @@ class _Reporter(TrainerCallback):
 
 
 def _accuracy(prediction: EvalPrediction) -> dict[str, float]:
-    logits = (
-        prediction.predictions[0]
-        if isinstance(prediction.predictions, tuple)
-        else prediction.predictions
-    )
+    logits: Any = prediction.predictions
     return {"accuracy": float((logits.argmax(-1) == prediction.label_ids).mean())}
 
 

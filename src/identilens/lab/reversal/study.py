@@ -18,7 +18,8 @@ from identilens.lab.reversal.task import (
     TaskSettings,
     threshold_sweep,
 )
-from identilens.measures.attention import effective_attention, numerical_rank
+from identilens.measures.attention.effective import effective_attention
+from identilens.measures.attention.rank import numerical_rank
 from identilens.measures.structure.weights import structure_weights
 from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity
@@ -44,28 +45,22 @@ def before(target: Int[Tensor, "batch m"], start: int) -> Int[Tensor, "batch m"]
     return torch.cat([torch.full_like(target[:, :1], start), target[:, :-1]], 1)
 
 
-@dataclass(frozen=True)
-class ReversalData:
-    """Sequences of tokens; the target of each is its reverse."""
-
-    train: Int[Tensor, "train n"]
-    validation: Int[Tensor, "held_out n"]
-    test: Int[Tensor, "held_out n"]
-
-
-def reversal_data(settings: TaskSettings) -> ReversalData:
+def reversal_data(settings: TaskSettings) -> list[Int[Tensor, "sequence n"]]:
     """Return the sequences to train on, to validate and to test with, drawn independently."""
-
-    def drawn(count: int, seed: int) -> Int[Tensor, "sequence n"]:
-        generator = torch.Generator().manual_seed(3 * settings.seed + seed)
-        return torch.randint(settings.vocabulary, (count, settings.length), generator=generator)
-
-    held_out = settings.held_out
-    return ReversalData(drawn(settings.train, 0), drawn(held_out, 1), drawn(held_out, 2))
+    parts = []
+    for part, count in enumerate((settings.train, settings.held_out, settings.held_out)):
+        generator = torch.Generator().manual_seed(3 * settings.seed + part)
+        size = (count, settings.length)
+        parts.append(torch.randint(settings.vocabulary, size, generator=generator))
+    return parts
 
 
 def train_reverser(
-    model: nn.Module, data: ReversalData, settings: ReversalSettings, tell: Callable[[str], None]
+    model: nn.Module,
+    train: Sequences,
+    validation: Int[Tensor, "held_out n"],
+    settings: ReversalSettings,
+    tell: Callable[[str], None],
 ) -> list[Row]:
     """Train a model in place until it is accurate enough, and return its course: a row for each epoch.
 
@@ -77,10 +72,10 @@ def train_reverser(
     course = []
     for epoch in range(1, settings.epochs + 1):
         model.train()
-        rows = torch.randperm(len(data.train), generator=generator).split(settings.batch_size)
+        rows = torch.randperm(len(train), generator=generator).split(settings.batch_size)
         total = 0.0
         for chosen in rows:
-            source = data.train[chosen]
+            source = train[chosen]
             target = source.flip(-1)
             loss = nn.functional.cross_entropy(
                 model(source, target).flatten(0, 1), target.flatten()
@@ -90,10 +85,8 @@ def train_reverser(
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimiser.step()
             total += float(loss.detach()) * len(chosen)
-        accuracy = token_accuracy(model, data.validation)[0]
-        course.append(
-            {"epoch": epoch, "loss": total / len(data.train), "validation_accuracy": accuracy}
-        )
+        accuracy = token_accuracy(model, validation)[0]
+        course.append({"epoch": epoch, "loss": total / len(train), "validation_accuracy": accuracy})
         tell(f"epoch {epoch} of at most {settings.epochs}, validation accuracy {accuracy:.3f}")
         if accuracy >= settings.accuracy:
             break
@@ -208,14 +201,11 @@ class TransformerReverser(nn.Module):
             for text in self.lens.capture(self.batch(source), weights=True)
         ]
 
-        def stacked(name: str) -> Tensor:
-            heads = [[getattr(head, name).double() for head in text] for text in cross]
-            return torch.stack(list(map(torch.stack, heads)), 1)
-
-        return CrossAttention(*map(stacked, ("weights", "values", "output_projection")))
-
-    def written(self, source: Sequences) -> None:
-        """Return None: this model is not asked to go on from its own tokens."""
+        parts = [
+            [torch.stack([getattr(head, name).double() for head in text]) for text in cross]
+            for name in ("weights", "values", "output_projection")
+        ]
+        return CrossAttention(*(torch.stack(texts, 1) for texts in parts))
 
     @property
     def lens(self) -> Lens:
@@ -266,28 +256,28 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
     def run(self, part: int) -> Output:
         """Return everything about the model; the state of torch's global generator is restored afterwards."""
         torch.manual_seed(self.settings.seed)
-        settings, data = self.settings, reversal_data(self.settings)
+        settings = self.settings
+        train, validation, test = reversal_data(settings)
         if settings.model == "lstm":
             model = AttentionReverser(settings.vocabulary, settings.hidden)
         else:
             model = TransformerReverser(settings.vocabulary, settings.hidden, settings.length)
         start = perf_counter()
-        course = train_reverser(model, data, settings, self.tell)
+        course = train_reverser(model, train, validation, settings, self.tell)
         seconds = perf_counter() - start
-        source = data.test[: settings.inputs]
+        source = test[: settings.inputs]
         cross = model.cross_attention(source)
         weights, values, projection = cross.weights, cross.values, cross.output_projection
-        effective = effective_attention(
-            values, weights=weights, output_projection=projection
-        ).effective
-        accuracy, whole = token_accuracy(model, data.test)
+        found = effective_attention(values, weights=weights, output_projection=projection)
+        effective = found.effective
+        accuracy, whole = token_accuracy(model, test)
         row = {
             "model": settings.model,
             "epochs": len(course),
             "validation_accuracy": course[-1]["validation_accuracy"],
             "accuracy": accuracy,
             "whole": whole,
-            "written": model.written(data.test),
+            "written": model.written(test) if isinstance(model, AttentionReverser) else None,
             "seconds": seconds,
         }
         nullity = numerical_rank(values, projection).nullity.double().mean(-1).tolist()

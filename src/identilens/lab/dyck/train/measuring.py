@@ -198,15 +198,14 @@ def measure_models(
 
 
 def model_second_layer(model: DyckForCausalLM) -> SecondLayer | None:
-    """Return the attention layer behind a minimal first layer, or None where the model has no such thing."""
+    """Return the attention layer behind a minimal first layer, or None where model or language have no such thing."""
     config: DyckConfig = model.config
-    if config.block != "minimal" or config.num_attention_heads > 1:
+    alone = config.block == "minimal" and config.num_attention_heads == 1
+    if not alone or min(config.bracket_types, config.max_depth) < 2:
         return None
     embeddings = model.get_buffer("dyck.embeddings.symbol_table")[:, : config.d_in]
-    if config.minimal_norms:
-        embeddings = model.get_submodule("dyck.layers.0.norm_1")(embeddings).detach()
-    through = "norm" if config.minimal_norms else "identity"
-    return second_layer(embeddings, *attention_weights(model, 0), through=through)
+    embeddings = model.get_submodule("dyck.layers.0.norm_1")(embeddings).detach()
+    return second_layer(embeddings, *attention_weights(model, 0))
 
 
 def pattern_table(

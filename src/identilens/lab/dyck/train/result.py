@@ -195,19 +195,11 @@ class DyckRuns(Result):
             also=("seed", "layer", "head"),
         ),
         "use": View(title="Heads by looks and use", table="misleading", listed=True),
-        "violation_long_argmax": View(
+        "violation": View(
             scatter,
-            ("violation", "long_argmax", "setting"),
-            title="Argmax on long prefixes against balance violation",
+            ("violation", ("long_argmax", "long_threshold"), "setting"),
+            title="Accuracy on long prefixes against balance violation",
             text=_BALANCE,
-            also=("seed",),
-            look={"log_x": True},
-        ),
-        "violation_long_threshold": View(
-            scatter,
-            ("violation", "long_threshold", "setting"),
-            title="Threshold on long prefixes against balance violation",
-            text="The same, by the measure of the paper's code.",
             also=("seed",),
             look={"log_x": True},
         ),

@@ -11,11 +11,11 @@ from identilens.lab.dyck.settings import DyckSetting, DyckTraining, Measuring
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
 from identilens.lab.dyck.train.measuring import measure_models, variation_table
 from identilens.lab.dyck.train.result import DyckRuns
-from identilens.lab.dyck.training import check_memory, train_models
+from identilens.lab.dyck.training import train_models
 from identilens.models.saving import save_model
 from identilens.runs.files import write_folder
 from identilens.runs.provenance import Identity
-from identilens.runs.settings import NOT_RECORDED, Numbers, Part, Positive
+from identilens.runs.settings import NOT_RECORDED, Numbers, Positive
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import counted
 
@@ -27,7 +27,6 @@ class DyckTrainSettings(DyckTraining, Measuring):
     Attributes:
         types: Number of bracket types.
         depth: Largest number of open brackets.
-        open_probability: Probability of an opening bracket where a closing one is also possible.
         layers: Number of layers; 1 with a minimal first layer.
         heads: Number of heads in a layer.
         hidden: Size of hidden states and feed-forward block.
@@ -41,7 +40,6 @@ class DyckTrainSettings(DyckTraining, Measuring):
 
     types: Positive = 2
     depth: Positive = 4
-    open_probability: Part = 0.5
     layers: Positive = 2
     heads: Positive = 1
     hidden: Positive = 50
@@ -63,7 +61,6 @@ class DyckTrainSettings(DyckTraining, Measuring):
         config = {
             "bracket_types": self.types,
             "max_depth": self.depth,
-            "open_probability": self.open_probability,
             "num_hidden_layers": self.layers,
             "num_attention_heads": self.heads,
             "hidden_size": self.hidden,
@@ -72,15 +69,7 @@ class DyckTrainSettings(DyckTraining, Measuring):
             "first_layer": self.first_layer,
             "positions": self.positions,
         }
-        behind = "" if self.first_layer == "learned" else f" behind {self.first_layer}"
-        layers = counted(self.layers, "layer")
-        name = f"{self.types} types, depth {self.depth}, {layers}{behind}"
-        if self.heads > 1:
-            name += f", {self.heads} heads"
-        if self.positions == "linear":
-            name += ", linear positions"
-        if self.contrast:
-            name += f", λ = {self.contrast:g}"
+        name = f"{self.types} types, depth {self.depth}, {counted(self.layers, 'layer')}"
         return DyckSetting(name, config, DyckTraining(**self.values_of(DyckTraining)))
 
 
@@ -96,7 +85,7 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
             describe; only in Python.
 
     Raises:
-        InputError: For settings or seeds that cannot be used, or more seeds at once than memory allows.
+        InputError: For settings or seeds that cannot be used.
         NumericalError: If a loss is not finite.
         OutputFolderError: If the folder contains something else or cannot be written.
 
@@ -128,8 +117,6 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
             raise InputError(
                 f"expected settings with different names, got {[kind.name for kind in self.kinds]}"
             )
-        for kind in self.kinds:
-            check_memory(kind.make(), min(size, len(seeds)), kind.training, settings.device)
         stacks = [list(seeds[start : start + size]) for start in range(0, len(seeds), size)]
         self.parts = [(kind, stack) for kind in self.kinds for stack in stacks]
 

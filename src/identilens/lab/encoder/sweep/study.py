@@ -120,19 +120,13 @@ class EncoderSweep(Result):
 
     def table_one(self) -> pl.DataFrame:
         """Return accuracies by key size, one row for each task, version and source (measured, published)."""
-        long = self.cells().unpivot(
-            ["test_accuracy", "published"], index=["task", "heads", "d_k"], variable_name="source"
-        )
-        named = long.with_columns(
-            pl.col("source").replace({"test_accuracy": "measured"}),
-            pl.col("heads").cast(pl.String).replace(NAMES).alias("version"),
-            pl.col("value").round(3),
-        )
-        wide = named.pivot(
-            "d_k", index=["task", "version", "source"], values="value", sort_columns=False
-        )
-        wide = wide.select(*wide.columns[:3], *sorted(wide.columns[3:], key=int))
-        return wide.sort("task", pl.col("version") == "Add", "source", maintain_order=True)
+        named = self.accuracies().rename({"heads": "version"})
+        rounded = named.with_columns(pl.col("value").round(3))
+        index = ["task", "version", "source"]
+        wide = rounded.pivot("d_k", index=index, values="value", sort_columns=False)
+        sizes = sorted(wide.columns[3:], key=int)
+        ordered = wide.sort("task", pl.col("version") == "Add", "source", maintain_order=True)
+        return ordered.select(*index, *sizes)
 
     def subject(self) -> str:
         """Return the tasks."""

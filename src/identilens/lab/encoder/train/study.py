@@ -11,7 +11,7 @@ import polars as pl
 from identilens.charts.kit import lines
 from identilens.charts.views import View
 from identilens.errors import InputError
-from identilens.lab.encoder.checkpoints import CHECKPOINTS, last_whole
+from identilens.lab.encoder.checkpoints import CHECKPOINTS, last_checkpoint
 from identilens.lab.encoder.readers import read_splits
 from identilens.lab.encoder.settings import EncoderSettings
 from identilens.lab.encoder.tasks import TASKS
@@ -171,7 +171,7 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
         super().__init__(settings)
         self.task = TASKS[settings.task]
         self.splits = read_splits(
-            self.task, settings.data, hub=settings.hub, seed=settings.seed, limit=settings.limit
+            self.task, settings.data, seed=settings.seed, limit=settings.limit
         )
 
     def identity(self) -> Identity:
@@ -187,7 +187,7 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
     def begin(self, folder: RunFolder | None) -> None:
         """Find the last complete checkpoint of an interrupted run."""
         super().begin(folder)
-        self.checkpoint = last_whole(self.folder or Path())
+        self.checkpoint = last_checkpoint(self.folder or Path())
 
     def run(self, part: int) -> Output:
         """Return the epochs and the metrics."""
