@@ -804,7 +804,6 @@ def token_identifiability(
     offsets: int | str | collections.abc.Sequence[int] = ...,
     shares: float | str | collections.abc.Sequence[float] = ...,
     learning_rates: float | str | collections.abc.Sequence[float] | None = ...,
-    search: typing.Literal['every fold', 'first fold'] = ...,
     batch_size: int = ...,
     patience: int = ...,
     max_epochs: int = ...,
@@ -839,8 +838,8 @@ def token_identifiability(
         layers: Layers to train on, counted from 1. Default: all; for data-share the last but one.
         offsets: Relative positions of the tokens to recover, for neighbours.
         shares: Shares of the training sentences, for data-share.
-        learning_rates: Learning rates of trained probes, one or several to search; the paper's seven by default.
-        search: Folds in which the learning rate is searched. With "first fold", its choice is used in the others.
+        learning_rates: Learning rates of trained probes, one or several to search on the first fold;
+            the paper's seven by default.
         batch_size: Number of tokens in a training step.
         patience: Number of epochs without a lower validation loss after which training stops.
         max_epochs: Largest number of epochs; the paper gives no limit.
