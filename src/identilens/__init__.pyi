@@ -735,11 +735,8 @@ def structure(
     texts: typing.Any,
     *,
     length: int,
-    cut: typing.Literal['clip', 'window'] = ...,
     shorter: typing.Literal['error', 'skip'] = ...,
     threshold: float | None = ...,
-    scale: typing.Literal['mean', 'sum'] = ...,
-    penalty: float = ...,
     clusters: int | None = ...,
     pool: int = ...,
     compared_pairs: int = ...,
@@ -764,11 +761,8 @@ def structure(
         lens: The model.
         texts: Texts, pairs, token ids or a batch; see `Lens.capture`.
         length: Number of tokens of every text, special tokens included.
-        cut: Use the start of each text (clip), or all its windows of this length (window).
         shorter: What happens to texts that are too short: stop with an error (error), or leave them out (skip).
         threshold: l of Eq. 8: smaller weights are cut. Default: 2/n on the mean, twice the uniform weight.
-        scale: Whether l refers to the mean or to the sum of the representatives' weights.
-        penalty: Share of a cut weight that remains: h(x) = penalty · x.
         clusters: Number of representative texts. Default: the number with the largest silhouette.
         pool: Largest number of texts, drawn at random, from which representatives are chosen.
         compared_pairs: Number of pairs of texts whose null spaces are compared.
