@@ -346,7 +346,6 @@ def faithfulness(
     rows: int = ...,
     interventions: typing.Literal['zero', 'renormalise'] | str | collections.abc.Sequence[typing.Literal['zero', 'renormalise']] = ...,
     groups: int | str | collections.abc.Sequence[int] = ...,
-    beam: int = ...,
     searched: int = ...,
     alternatives: int = ...,
     attribution: bool = ...,
@@ -384,8 +383,8 @@ def faithfulness(
         rows: Number of rows drawn from each map.
         interventions: Set weights to zero (zero), or also scale the other weights of the row to sum to 1 (renormalise).
         groups: Sizes of the groups of keys that are removed together, smallest first.
-        beam: Width of the beam that searches the best and the worst order.
-        searched: Number of keys from which that search chooses; at least the largest group.
+        searched: Number of keys from which the search for the best and the worst order chooses; at least the largest
+            group.
         alternatives: Number of alternatives drawn of each row.
         attribution: Among explanations of a decision gradient × input, integrated gradients and occlusion, which need
             captum.

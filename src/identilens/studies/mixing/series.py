@@ -17,12 +17,6 @@ SEPARATORS = ("[SEP]", "</s>", "<sep>")
 NEAR = 20
 """Positions to the left and to the right whose context is drawn."""
 
-_MEASURES = {
-    "contributions": "contribution",
-    "raw rollout": "raw_rollout",
-    "effective rollout": "effective_rollout",
-}
-
 
 @dataclass(frozen=True)
 class ClassContext:
@@ -75,22 +69,6 @@ class Series:
     def correlation(self) -> pl.DataFrame:
         """Rollouts against contributions by layer; without rows where there are no rollouts."""
         return mixing.rollout_correlation(self.table.filter(pl.col("kind") != "cross"))
-
-    @cached_property
-    def own_medians(self) -> pl.DataFrame:
-        """Median own share by layer in contributions and in rollouts: kind, layer, measure, median."""
-        own_rows = self.table.filter(
-            (pl.col("kind") != "cross") & (pl.col("hidden") == pl.col("input"))
-        )
-        medians = own_rows.group_by("kind", "layer").agg(
-            pl.col(column).cast(pl.Float64).median().alias(name)
-            for name, column in _MEASURES.items()
-        )
-        long = medians.unpivot(
-            index=["kind", "layer"], variable_name="measure", value_name="median"
-        )
-        order = pl.col("measure").cast(pl.Enum(list(_MEASURES)))
-        return long.with_columns(order).drop_nulls("median").sort("kind", "measure", "layer")
 
     @cached_property
     def speech(self) -> pl.DataFrame:
