@@ -157,13 +157,11 @@ def answer(
             ``messages``, and ``answer`` (after a prompt with the space before it) and ``segments`` (by name: words,
             or first character and the one after the last) if wanted; or a list of these.
         tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
-            (model, bfloat16, float16, float32); 0 by default.
+            (model, bfloat16, float16, float32). Default: bfloat16 and 0. Findings rest on the first.
         max_new_tokens: Largest number of tokens that are generated, the most likely one each time. The model's stop
             token ends an answer earlier.
         bounded: Rows of attention whose ends are proven, so many of each layer, drawn by the seed from those of all
             heads and tokens of the answer. Attention itself is measured in all rows.
-        tolerance: How much a head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
-            (model, bfloat16, float16, float32).
         seed: Seed of the drawn rows.
         settings: All settings at once, as a `identilens.studies.answer.settings.AnswerSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
@@ -300,7 +298,7 @@ def certify(
             model's final hidden states; or its prediction. The last two are certified to first order.
         tolerance: How much it may change and count as the same: 0, a share (0.01, 1%) or a rounding (model, bfloat16,
             float16, float32); of states and prediction a share of the row's effect, or a number with its unit
-            (0.01change, 0.001nats). Default: 0 and bfloat16 for the head, bfloat16 and 1% for its layer, 1% otherwise.
+            (0.01change, 0.001nats). Default: bfloat16 and 0 for the head, bfloat16 and 1% for its layer, 1% otherwise.
         answer: Position or token of the predictions, or states, that count; last for the prediction and all states by
             default.
         claim: Words whose attention is certified ("the storm"), or a claim on it ("the storm > 0.3", "storm > ferry"):
@@ -487,7 +485,6 @@ def inversion(
     stored: typing.Literal['states', 'cache'] = ...,
     risk: float = ...,
     substitutes: int = ...,
-    whole_prefix: bool = ...,
     memory_budget: int | str | None = ...,
     max_length: int | None = ...,
     seed: int = ...,
@@ -522,7 +519,6 @@ def inversion(
         stored: What is stored: hidden states (states), or keys and values of each layer (cache).
         risk: Largest probability with which Gaussian noise may spoil a certified text.
         substitutes: Tokens tried in place of each token of an encoder's text, those with the nearest embeddings.
-        whole_prefix: Run every candidate with its whole beginning, without a shared cache; slow.
         memory_budget: Largest size of a batch of candidates, such as 512MiB. Default: 256MiB.
         max_length: Cut longer texts to this many tokens.
         seed: Seed of random noise.
@@ -647,7 +643,7 @@ def patterns(
         max_length: Cut longer texts to this many tokens.
         kind: Kind of attention; all kinds of the model by default. Layers count from 0 within each kind.
         tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
-            (model, bfloat16, float16, float32); 0 by default.
+            (model, bfloat16, float16, float32). Default: bfloat16 and 0. Findings rest on the first.
         pattern: Patterns: previous, next, current, first, duplicate, induction, separator, punctuation. Default: all.
         rows: Rows of each text, layer and pattern that the score rests on, drawn by the seed from those that have the
             pattern; the same for all heads of a layer.
@@ -702,14 +698,14 @@ def rollout(
         lens: The model.
         texts: Texts, pairs, token ids, images or a batch; see `Lens.capture`.
         tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
-            (model, bfloat16, float16, float32); 0 by default.
+            (model, bfloat16, float16, float32). Default: bfloat16 and 0. Findings rest on the first.
         queries: Position (or several, 3,10-12) or token of a row; all rows by default. A token selects every position
             where it occurs; last is the last row, and negative positions count from the end.
         targets: Position or token whose value is bounded (with a tolerance above 0, weights and values of later
             layers are held as they are); all tokens of the text by default, which also bounds ranks.
         order: Bound ranks by a rollout for each pair of a target and another token: narrower, and much slower.
-        witnesses: Save maps that reach both ends of each target, for all queries at once, and put them into the model.
-            For one tolerance.
+        witnesses: Save maps that reach both ends of each target at the first tolerance, for all queries at once, and
+            put them into the model.
         max_length: Cut longer texts to this many tokens.
         settings: All settings at once, as a `identilens.studies.rollout.settings.RolloutSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.

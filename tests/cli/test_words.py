@@ -102,25 +102,45 @@ def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):
         served.append((lenses, texts, options))
         announce("http://here")
 
-    server = SimpleNamespace(opened_port=lambda port: f"port {port}", serve=serve)
+    server = SimpleNamespace(opened_port=lambda port, host: f"port {port} of {host}", serve=serve)
     monkeypatch.setattr(explore, "import_module", lambda name: server)
     monkeypatch.setattr(
         ModelOptions, "load", lambda options: loaded.append(options) or options.model
     )
     file = tmp_path / "texts.txt"
     file.write_text("\n".join(f"line {at}" for at in range(120)))
-    words = ["--model", "a", "--model", "b", "--text", "t", "--file", file, "--port", 7]
+    words = [
+        "--model",
+        "a",
+        "--model",
+        "b",
+        "--text",
+        "t",
+        "--file",
+        file,
+        "--port",
+        7,
+        "--host",
+        "0.0.0.0",
+    ]
     written = identilens("explore", *words, "--dtype", "float32", "--runs", tmp_path, code=0)
-    assert written.output == "explorer: http://here"
+    assert written.output.startswith("explorer: http://here warning: all who have this address")
     ((lenses, texts, options),) = served
     assert lenses == {"a": "a", "b": "b"}
     assert texts == ["t", *(f"line {at}" for at in range(99))]
-    assert options == {"opened": "port 7", "runs": tmp_path, "load": {"dtype": "float32"}}
+    assert options == {
+        "opened": "port 7 of 0.0.0.0",
+        "runs": tmp_path,
+        "load": {"dtype": "float32"},
+    }
     assert {(one.device, one.dtype) for one in loaded} == {(None, "float32")}
-    assert "give each --model only once" in failing("explore", "--model", "a", "--model", "a")
     assert "is a file; expected a folder" in failing("explore", "--model", "a", "--runs", file)
     identilens("explore", "--model", "a", "--device", "cpu", code=0)
-    assert served[1][2] == {"opened": "port 8765", "runs": None, "load": {"device": "cpu"}}
+    assert served[1][2] == {
+        "opened": "port 8765 of 127.0.0.1",
+        "runs": None,
+        "load": {"device": "cpu"},
+    }
     opened = []
     monkeypatch.setattr(explore.webbrowser, "open", opened.append)
     identilens("explore", code=0)
@@ -259,17 +279,17 @@ RESUMED = "With --out finished parts are saved: the same command with --resume c
 
 
 @pytest.mark.parametrize(
-    ("error", "words", "code", "said"),
+    ("error", "code", "said"),
     [
-        (CheckFailedError("it is not so"), [], 1, "error: it is not so"),
-        (InputError("pass columns=... or max_length=True"), [], 2, "error: pass --column or --max-length"),
-        (MemoryError(), [], 2, NO_ROOM),
-        (RuntimeError("cannot allocate 3 GB\nat 0"), [], 2, f"{NO_ROOM} cannot allocate 3 GB"),
-        (KeyboardInterrupt(), [], 130, f"error: stopped by SIGINT. {RESUMED}"),
-        (signal.SIGTERM, [], 143, f"error: stopped by SIGTERM. {RESUMED}"),
+        (CheckFailedError("it is not so"), 1, "error: it is not so"),
+        (InputError("pass columns=... or max_length=True"), 2, "error: pass --column or --max-length"),
+        (MemoryError(), 2, NO_ROOM),
+        (RuntimeError("cannot allocate 3 GB\nat 0"), 2, f"{NO_ROOM} cannot allocate 3 GB"),
+        (KeyboardInterrupt(), 130, f"error: stopped by SIGINT. {RESUMED}"),
+        (signal.SIGTERM, 143, f"error: stopped by SIGTERM. {RESUMED}"),
     ],
 )  # fmt: skip
-def test_how_a_command_ends(monkeypatch, error, words, code, said):
+def test_how_a_command_ends(monkeypatch, error, code, said):
     def stopped(*_, **__):
         if error is signal.SIGTERM:
             os.kill(os.getpid(), error)
@@ -277,7 +297,7 @@ def test_how_a_command_ends(monkeypatch, error, words, code, said):
 
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(app, "make_app", lambda file: stopped)
-    assert identilens(*words, code=code).error == said
+    assert identilens(code=code).error == said
     assert signal.getsignal(signal.SIGTERM) == before
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from starlette.testclient import TestClient
 
 from identilens.errors import InputError
 from identilens.explorer import app, runs, server
@@ -63,21 +64,11 @@ def head_of(queries=4, keys=6, rank=5, group=1, d_k=3, d_v=4, visible=None):
     )
 
 
-@pytest.mark.parametrize(
-    ("head", "more"),
-    [
-        # d_k² + d_k over 2 d_k − d_v, rounded down, and one more.
-        (head_of(d_k=3, d_v=4), "; take a text of 7 tokens or more"),
-        (head_of(d_k=3, d_v=5), "; take a text of 13 tokens or more"),
-        (head_of(d_k=3, d_v=6), ""),
-        (head_of(visible=torch.ones(4, 6, dtype=torch.bool)), ""),
-    ],
-)
-def test_how_long_a_text_must_be(monkeypatch, head, more):
+def test_where_no_other_parameters_are_near(monkeypatch):
     none = SimpleNamespace(dimension=0, note="none lies near.", weights=None)
     monkeypatch.setattr(app, "made", lambda *given: (none, none, None))
-    found = realised(SimpleNamespace(lens="lens", item="item"), head)
-    assert found == {"none": f"none lies near{more}."}
+    found = realised(SimpleNamespace(lens="lens", item="item"), head_of())
+    assert found == {"none": "none lies near."}
 
 
 def test_a_run_is_an_audit_of_one_text_with_all_maps(monkeypatch, tmp_path):
@@ -109,6 +100,27 @@ def test_ports_that_there_are_not(port):
         InputError, match=rf"port {port} cannot be used: ports are below 65536\. Choose"
     ):
         server.opened_port(port)
+
+
+@pytest.mark.parametrize(("host", "named"), [("127.0.0.1", 403), ("0.0.0.0", 200)])
+def test_all_of_a_network_open_the_page_where_it_is_asked_for(monkeypatch, host, named):
+    """By any name of the machine, but with the token, and from no other page."""
+    told, apps = [], []
+    runs_nothing = SimpleNamespace(run=lambda sockets: None)
+    monkeypatch.setattr(server, "made_server", lambda app: apps.append(app) or runs_nothing)
+    opened = server.opened_port(0, host)
+    port = opened.getsockname()[1]
+    server.serve({"toy": None}, opened=opened, announce=told.append)
+    client = TestClient(apps[0], base_url=f"http://localhost:{port}")
+
+    def status(token="", **headers):
+        told_by = {"x-identilens-token": token, "content-type": "application/json"}
+        return client.post("/api/start", content="{}", headers=told_by | headers).status_code
+
+    token = told[0].partition("#token=")[2]
+    assert (status(), status(token)) == (403, 200)
+    assert status(token, host=f"school:{port}") == named
+    assert status(token, origin="http://elsewhere") == 403
 
 
 def test_a_port_is_open_to_this_machine_alone():

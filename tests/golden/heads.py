@@ -35,7 +35,7 @@ def answer():
     lens = tiny("llama")
     lens.tokenizer = tokenizer("chatml")
     messages = [*MESSAGES, {"role": "assistant", "content": "nobody came."}]
-    found = idl.answer(lens, messages, bounded=3)
+    found = idl.answer(lens, messages, bounded=3, tolerance=(0, "bfloat16"))
     token = pl.col("query") - pl.col("query").min()
     table = found.table.select(
         "text", "layer", "head", "tolerance", "lo", "hi",
@@ -51,7 +51,7 @@ def answer():
 
 
 def patterns(lens, texts, **options):
-    found = idl.patterns(lens, texts, rows=2, **options)
+    found = idl.patterns(lens, texts, rows=2, **{"tolerance": 0} | options)
     return {"table": found.table, "by_head": found.by_head()}
 
 

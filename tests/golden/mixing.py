@@ -27,7 +27,7 @@ def mixing(lens, texts, **options):
 
 
 def rollout(lens, texts, **options):
-    found = idl.rollout(lens, texts, **options)
+    found = idl.rollout(lens, texts, **{"tolerance": 0} | options)
     return {"table": found.table, "rows": found.rows}
 
 

@@ -17,6 +17,7 @@ from identilens.runs.terminal import say
 
 read_texts = called("identilens.runs.texts:read_texts")
 _MOST_TEXTS = 100
+_LOCAL = "127.0.0.1"
 
 
 def explore(
@@ -26,13 +27,15 @@ def explore(
     file: Annotated[Path | None, Parameter(alias="-f")] = None,
     device: str | None = None,
     dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "auto",
+    host: str = _LOCAL,
     port: int = 8765,
     runs: Path | None = None,
     browser: bool = True,
 ) -> None:
     """Open a local web page on models: look at maps, prove ranges, exchange weights, take out what matters.
 
-    Only this machine can open the page, and only with the address that is printed. Ctrl-C ends the program.
+    Only this machine can open the page, and only with the address that is printed; `--host 0.0.0.0` opens it to all of
+    the network who have that address. Ctrl-C ends the program.
 
     Args:
         model: Hub id or local folder of a transformers model, or a bundled one. Repeat the option for each model.
@@ -40,6 +43,8 @@ def explore(
         file: A file of texts to start with, in the formats of the other commands.
         device: Device to run on. Default: the best device that is available.
         dtype: Precision of the loaded models.
+        host: Address of this machine under which the page opens; 0.0.0.0 for all of them, so that others of the network
+            can open it, for a classroom.
         port: Port of the page; 0 for any that is free.
         runs: Folder of run folders. The page can open them and save new ones there.
         browser: Open the page in the browser of this machine, where the command runs in a terminal.
@@ -48,22 +53,19 @@ def explore(
         raise InputError(
             "the explorer needs two more packages. Install them with: pip install 'identilens[explorer]'"
         )
-    if len(set(model)) < len(model):
-        raise InputError("give each --model only once.")
     if runs is not None and runs.exists() and not runs.is_dir():
         raise InputError(f"--runs {runs} is a file; expected a folder.")
     server = import_module("identilens.explorer.server")
-    opened = server.opened_port(port)
+    opened = server.opened_port(port, host)
     texts = [*text, *(str(one) for one in (read_texts(file) if file else ()))][:_MOST_TEXTS]
+    load = {"device": device} if device else {}
+    load |= {"dtype": dtype} if dtype != "auto" else {}
     lenses = {name: ModelOptions(model=name, device=device, dtype=dtype).load() for name in model}
-    load = {
-        name: value
-        for name, value in {"device": device, "dtype": dtype}.items()
-        if value not in (None, "auto")
-    }
 
     def announce(address: str) -> None:
         say(f"explorer: {address}")
+        if host != _LOCAL:
+            say("warning: all who have this address can use the models here; nothing is encrypted.")
         if browser and sys.stdout.isatty():
             webbrowser.open(address)
 

@@ -92,7 +92,7 @@ def explorer_app(
     runs: Runs | None = None,
     load: Mapping[str, str] | None = None,
 ) -> Starlette:
-    """Return the application: ``token`` opens it, ``hosts`` (with their port) are the names that it answers to.
+    """Return the application: ``token`` opens it, ``hosts`` (with their port) are the names that it answers to, or all.
 
     Models go by what `identilens.load` takes; ``load`` are the options that they were loaded with.
     """
@@ -227,10 +227,9 @@ class Guard:
 
     def foreign(self, request: Request) -> bool:
         """Return whether a request comes under another name, or from another page."""
-        host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        return host not in self.hosts or (
-            origin is not None and origin not in {f"http://{one}" for one in self.hosts}
-        )
+        host = request.headers.get("host", "")
+        elsewhere = request.headers.get("origin") not in (None, f"http://{host}")
+        return elsewhere or bool(self.hosts and host not in self.hosts)
 
 
 def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> tuple[str, Any]:
@@ -383,12 +382,7 @@ def realised(at: Measured, head: Head) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(0)
     alternative, parameters, run = made(at.lens, at.item, head, DISTANCE, generator)
     if alternative.dimension == 0:
-        note, spare = alternative.note.removesuffix("."), 2 * head.d_k - head.values.shape[1]
-        # How long a text must be for the generic dimension to be above 0, where that is known.
-        if head.visible is None and spare > 0:
-            length = (head.d_k * head.d_k + head.d_k) // spare + 1
-            note += f"; take a text of {length} tokens or more"
-        return {"none": f"{note}."}
+        return {"none": alternative.note}
     if parameters.weights is None or run is None:
         raise InputError(f"{parameters.note.removesuffix('.')}.")
     return {

@@ -14,7 +14,7 @@ from identilens.explorer.desk import Desk
 from identilens.explorer.runs import Runs
 from identilens.models.lens import Lens
 
-HOST = "127.0.0.1"
+HOST, EVERYWHERE = "127.0.0.1", "0.0.0.0"
 MOST_CONNECTIONS = 200
 
 
@@ -35,8 +35,8 @@ def made_server(app: Callable[..., object]) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def opened_port(port: int) -> socket.socket:
-    """Return a socket that listens on a port of this machine alone; 0 is any free port.
+def opened_port(port: int, host: str = HOST) -> socket.socket:
+    """Return a socket that listens on a port; 0 is any free port, and the host is an address of this machine.
 
     Raises:
         InputError: If the port cannot be used.
@@ -45,7 +45,7 @@ def opened_port(port: int) -> socket.socket:
     if not 0 <= port < 2**16:
         raise InputError(f"port {port} cannot be used: ports are below 65536. {remedy}")
     try:
-        return socket.create_server((HOST, port))
+        return socket.create_server((host, port))
     except OSError as error:
         raise InputError(f"port {port} cannot be used ({error.strerror}). {remedy}") from error
 
@@ -59,19 +59,27 @@ def serve(
     load: Mapping[str, str] | None = None,
     announce: Callable[[str], None] = print,
 ) -> None:
-    """Serve the explorer on this machine alone until it is interrupted; its address goes to ``announce``.
+    """Serve the explorer until it is interrupted; its address goes to ``announce``.
 
     Models go by what `identilens.load` takes; ``load`` are the options that they were loaded with. ``opened`` is a
     socket of `opened_port`. ``runs`` is the folder of the runs that pages may save and open.
     """
-    token, desk, port = secrets.token_urlsafe(24), Desk(lenses), opened.getsockname()[1]
-    app = explorer_app(
-        desk, token, [f"{HOST}:{port}", f"localhost:{port}"], texts, runs and Runs(runs), load
-    )
-    announce(f"http://{HOST}:{port}/#token={token}")
+    token, desk, (host, port) = secrets.token_urlsafe(24), Desk(lenses), opened.getsockname()
+    # Where machines of a network know this one by names of their own, the token alone opens it.
+    names = [] if host == EVERYWHERE else [f"{host}:{port}", f"localhost:{port}"]
+    app = explorer_app(desk, token, names, texts, runs and Runs(runs), load)
+    announce(f"http://{_reached() if host == EVERYWHERE else host}:{port}/#token={token}")
     try:
         with suppress(KeyboardInterrupt):
             made_server(app).run(sockets=[opened])
     finally:
         opened.close()
         desk.close()
+
+
+def _reached() -> str:
+    """Return the address by which other machines of the network reach this one; nothing is sent."""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))
+        return probe.getsockname()[0]
+    return HOST

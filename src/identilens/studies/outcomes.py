@@ -75,9 +75,7 @@ def exactness(tolerance: str, outcome: str = "head") -> str:
         return "exactly"
     of = "the row's effect" if outcome in UNITS else "its length"
     if tolerance in ROUNDING:
-        return f"up to a rounding to {tolerance}" + (
-            f", as a share of {of}" if outcome in UNITS else ""
-        )
+        return f"up to a rounding to {tolerance}, as a share of {of}"
     size = tolerance.rstrip("%natschge")
     unit = {"%": f"% of {of}", "change": "of relative change"}
     return f"up to {size} {unit.get(tolerance.removeprefix(size), 'nats')}"

@@ -59,12 +59,12 @@ ROUNDING = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2**-24, "float64": 
 
 
 DEFAULTS: dict[str, tuple[str, ...]] = {
-    "head": ("0", "bfloat16"),
+    "head": ("bfloat16", "0"),
     "layer": ("bfloat16", "1%"),
     "states": ("1%",),
     "prediction": ("1%",),
 }
-"""Tolerances where none are given, by outcome."""
+"""Tolerances where none are given, by outcome; findings, marks and groups rest on the first."""
 
 
 UNITS = {"prediction": "nats", "states": "relative change"}
@@ -124,7 +124,7 @@ class ToleranceSettings(Settings):
 
     Attributes:
         tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
-            (model, bfloat16, float16, float32); 0 by default.
+            (model, bfloat16, float16, float32). Default: bfloat16 and 0. Findings rest on the first.
     """
 
     tolerance: Tolerances | None = None
@@ -134,5 +134,5 @@ class ToleranceSettings(Settings):
         self.read_tolerances("float32")
 
     def read_tolerances(self, precision: object) -> list[Tolerance]:
-        """Return the tolerances; 0 if there are none."""
-        return tolerances(self.tolerance or ("0",), "head", precision)
+        """Return the tolerances; `DEFAULTS` if there are none."""
+        return tolerances(self.tolerance, "head", precision)

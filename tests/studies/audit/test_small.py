@@ -62,36 +62,43 @@ def effects(first, second, outcome="prediction", by="removal"):
 
 
 def test_heads_by_both_axes():
-    heads = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.1, 0.3)))
+    rows = ROWS.with_columns(certain_mass_bfloat16=pl.Series([0.59375, 0.65625, 0.25, 0.25]))
+    heads = heads_table(TABLE, rows, effects((1.0, 3.0), (0.125, 0.375)))
     first, second = heads.iter_rows(named=True)
     assert first | {"kind": 0} == {
         "kind": 0, "layer": 0, "head": 0, "group": GROUPS[0], "certain_mass": 0.625,
-        "certain_mass_error": 0.125,
-        "certain_mass_bfloat16": 0.625, "outcome": "prediction", "effect": 2.0, "relative_effect": 1.0,
+        "certain_mass_error": pytest.approx(0.03125), "certain_mass_bfloat16": 0.625,
+        "outcome": "prediction", "effect": 2.0, "relative_effect": 1.0, "relative_effect_error": 0.0,
         "relative_output": 0.625, "sink_token": "a", "sink_mass": 0.75,
         "sink_weight": 0.375, "sink_lo": 0.125, "sink_hi": 0.75, "sink_norm_share": 0.0625, "sink_value_norm": 0.125,
         "first_mass": 0.5, "null_share": 0.25, "certain_rows": 4,
     }  # fmt: skip
     assert (second["group"], second["certain_mass"], second["null_share"]) == (GROUPS[2], 0.25, 0.5)
-    assert second["certain_mass_error"] == 0.0625, "one text: that of its rows"
-    assert second["relative_effect"] == pytest.approx(0.1)
+    assert second["certain_mass_error"] == 0, "rows that are alike"
+    assert second["relative_effect"] == 0.125
     assert second["relative_output"] == 1.375
-    idle = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.1, 0.298)))
+    idle = heads_table(TABLE, rows, effects((1.0, 3.0), (0.09, 0.27)))
     assert idle["group"].to_list() == [GROUPS[0], GROUPS[3]]
-    states = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.5, 0.7), "states"))
+    states = heads_table(TABLE, rows, effects((1.0, 3.0), (0.375, 1.125), "states"))
     assert states["group"].to_list() == [GROUPS[0], GROUPS[2]]
-    less = TABLE.with_columns(certain_mass_bfloat16=pl.col("certain_mass") - 0.126)
-    assert heads_table(less, ROWS, effects((1.0, 3.0), (0.0, 0.0)))["group"].to_list() == [
+    # Of each text's largest effect half and a tenth: 0.3 on average, give or take 0.2.
+    torn = heads_table(TABLE, rows, effects((1.0, 3.0), (0.5, 0.3)))
+    assert torn["relative_effect_error"].to_list() == pytest.approx([0.0, 0.2])
+    assert torn["group"].to_list() == [GROUPS[0], "undecided"]
+    near = heads_table(TABLE, ROWS, effects((1.0, 3.0), (0.5, 1.5)))
+    assert near["group"].to_list() == ["undecided", GROUPS[2]]
+    less = TABLE.with_columns(certain_mass_bfloat16=pl.col("certain_mass") - 0.26)
+    assert heads_table(less, rows, effects((1.0, 3.0), (0.0, 0.0)))["group"].to_list() == [
         GROUPS[2],
         GROUPS[3],
     ]
-    unknown = heads_table(TABLE, ROWS, effects((1.0,), (1.0,)).clear())
+    unknown = heads_table(TABLE, rows, effects((1.0,), (1.0,)).clear())
     assert unknown["group"].to_list() == [None, None]
-    none = heads_table(TABLE, ROWS, effects((0.0, 0.0), (0.0, 0.0)))
+    none = heads_table(TABLE, rows, effects((0.0, 0.0), (0.0, 0.0)))
     assert none["group"].to_list() == [GROUPS[1], GROUPS[3]]
     groups = groups_table(heads)
-    assert groups["heads"].to_list() == [1, 0, 1, 0]
-    assert groups["certain_mass_bfloat16"].to_list() == [0.625, None, 0.25, None]
+    assert groups["heads"].to_list() == [1, 0, 1, 0, 0]
+    assert groups["certain_mass_bfloat16"].to_list() == [0.625, None, 0.25, None, None]
 
 
 OVER = "the queries drawn in each layer of this text"
@@ -120,7 +127,7 @@ def test_the_error_of_certain_mass_is_that_over_texts_or_queries():
     # of their mean a quarter.
     assert certain_error(rows, sizes(4)) == (pytest.approx((1 / 128) ** 0.5), OVER)
     assert certain_error(both, sizes(4, 2)) == (pytest.approx((2 / 128) ** 0.5 / 2), OVER)
-    assert certain_error(both, sizes(2, 2)) == (0.0, OVER), "all queries were looked at"
+    assert certain_error(both, sizes(2, 2)) == (None, OVER), "all queries were looked at"
     assert certain_error(rows.filter(query=0), sizes(4)) == (None, OVER)
     assert certain_error(rows.clear(), sizes(4)) == (None, OVER)
 

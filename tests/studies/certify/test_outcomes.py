@@ -146,7 +146,7 @@ def test_radius_is_where_the_verdict_ends(bundled):
 @pytest.mark.parametrize(
     ("given", "outcome", "names"),
     [
-        (None, "head", ["0", "bfloat16"]),
+        (None, "head", ["bfloat16", "0"]),
         (None, "layer", ["bfloat16", "1%"]),
         (["model"], "head", ["float32"]),
         (["1%", 0.01, "0.01"], "head", ["1%"]),

@@ -19,7 +19,7 @@ LIMITS = {"bert": 0.1, "llama": 0.1, "mistral": 0.27}
 @pytest.fixture(scope="module", params=LIMITS)
 def scored(request):
     lens = Lens(build(request.param).double())
-    return lens, idl.patterns(lens, TEXTS, rows=100, least_score=LIMITS[request.param])
+    return lens, idl.patterns(lens, TEXTS, rows=100, tolerance=0, least_score=LIMITS[request.param])
 
 
 def test_scores_and_ends_are_means_over_all_rows_that_have_the_pattern(scored):
@@ -86,7 +86,7 @@ def test_means_over_texts_and_states(scored):
 def test_rows_are_drawn_by_the_seed(scored):
     lens, _ = scored
     few = [
-        idl.patterns(lens, TEXTS[:1], rows=3, pattern="previous", seed=seed).table
+        idl.patterns(lens, TEXTS[:1], rows=3, tolerance=0, pattern="previous", seed=seed).table
         for seed in (0, 0, 1)
     ]
     assert few[0].equals(few[1])
@@ -101,6 +101,7 @@ def test_repeated_random_sequences_are_scored_apart():
         "A cat saw a cat.",
         pattern="induction,duplicate",
         repeated=16,
+        tolerance=0,
         sequences=3,
         rows=20,
         layers=3,

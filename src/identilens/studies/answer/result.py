@@ -124,13 +124,13 @@ class Answers(Result):
 
     def summary(self) -> Finding:
         """Return what the answer needs, how much attention the first segment gets, and its order among others."""
-        last = pl.col("tolerance").is_in(self.table["tolerance"].drop_nulls().tail(1).implode())
-        means = self.segments().filter(last | pl.col("tolerance").is_null())
+        leading = pl.col("tolerance").eq_missing(self.table["tolerance"].drop_nulls().first())
+        means = self.segments().filter(leading | pl.col("tolerance").is_null())
         # What was named comes before the rest of a prompt.
         ranked = means.sort(_CONTENT, pl.col("segment") != REST, "value", maintain_order=True)
         first = ranked.row(-1, named=True)
         pair = pl.col("functional").str.starts_with(f"{first['segment']} − ")
-        decided = self.order().filter(last, pair, pl.col("verdict") != OPEN)
+        decided = self.order().filter(leading, pair, pl.col("verdict") != OPEN)
         ordered = decided.select(pl.format("; '{}' is {}", "functional", "verdict"))
         needs = (
             self.needs()

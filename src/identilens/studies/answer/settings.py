@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from identilens.runs.settings import NonNegative, Positive, Tolerances
+from identilens.runs.settings import NonNegative, Positive
 from identilens.studies.settings import ToleranceSettings
 
 
@@ -15,12 +15,9 @@ class AnswerSettings(ToleranceSettings):
             token ends an answer earlier.
         bounded: Rows of attention whose ends are proven, so many of each layer, drawn by the seed from those of all
             heads and tokens of the answer. Attention itself is measured in all rows.
-        tolerance: How much a head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
-            (model, bfloat16, float16, float32).
         seed: Seed of the drawn rows.
     """
 
     max_new_tokens: Positive = 64
     bounded: NonNegative = 8
-    tolerance: Tolerances | None = ("0", "bfloat16")
     seed: NonNegative = 0

@@ -16,7 +16,10 @@ GROUPS = (
     "mostly certain and idle",
     "mostly open and influential",
     "mostly open and idle",
+    "undecided",
 )
+MARGIN = 2.0
+"""Standard errors of its certain mass and of its effect within which a head near a border is in no corner."""
 
 _HEAD = ["kind", "layer", "head"]
 
@@ -24,57 +27,66 @@ _HEAD = ["kind", "layer", "head"]
 def heads_table(table: pl.DataFrame, rows: pl.DataFrame, effects: pl.DataFrame) -> pl.DataFrame:
     """Return each head's means over texts, the interval of attention on its sink, and its group.
 
-    ``certain_mass_error`` is the standard error of ``certain_mass``: over texts, or of a single one over its rows.
-    ``effect`` is the mean change of the model's answer without the head, and ``relative_effect`` its share of the
-    largest.
+    ``certain_mass_error`` is the standard error of ``certain_mass_bfloat16`` over the rows that were drawn.
+    ``effect`` is the mean change of the model's answer without the head, ``relative_effect`` its share of the largest,
+    and ``relative_effect_error`` the standard error over texts of its share of each text's largest; 0 of a single one.
     ``sink_weight``, ``sink_lo`` and ``sink_hi`` are means over the rows that were looked at, ``sink_mass`` over all;
-    ``relative_output`` is the head's output norm as a multiple of its layer's mean; ``group`` is missing where no
-    certain mass or no effect was found.
+    ``relative_output`` is the head's output norm as a multiple of its layer's mean. ``group`` is missing where no
+    certain mass or no effect was found, and undecided within the `MARGIN` of a border.
     """
     layer_size = pl.col("head").n_unique().over("text", "kind", "layer")
     measures = [
-        "certain_mass",
         "certain_mass_bfloat16",
+        "certain_mass",
         "null_share",
         "relative_output",
         "sink_mass",
         "sink_norm_share",
         "sink_value_norm",
     ]
-    exact = pl.col("certain_mass")
     means = (
         table.with_columns(relative_output=pl.col("output_share") * layer_size)
         .group_by(_HEAD)
         .agg(
-            pl.col("sink_token").mode().sort().first(),
             pl.col(*measures, "first_mass").mean(),
+            pl.col("sink_token").mode().sort().first(),
             pl.col("certain_rows").sum(),
-            certain_mass_error=pl.when(exact.count() > 1)
-            .then(pl.when(exact.std() > ALIKE).then(exact.std() / exact.count().sqrt()))
-            .otherwise(pl.col("certain_mass_error").max()),
         )
     )
-    ends = rows.group_by(_HEAD).agg(pl.col("sink_weight", "sink_lo", "sink_hi").mean())
-    certain = (
-        pl.when(pl.col("certain_mass_bfloat16") >= MOSTLY)
-        .then(pl.lit("mostly certain"))
-        .otherwise(pl.lit("mostly open"))
+    mass, effect = pl.col("certain_mass_bfloat16"), pl.col("effect")
+    ends = rows.group_by(_HEAD).agg(
+        pl.col("sink_weight", "sink_lo", "sink_hi").mean(),
+        certain_mass_error=mass.std() / mass.count().sqrt(),
     )
-    writes = (
-        pl.when(pl.col("relative_effect") >= pl.col("outcome").replace_strict(INFLUENTIAL))
-        .then(pl.lit("influential"))
-        .otherwise(pl.lit("idle"))
+    share = (effect / effect.max().over("text")).fill_nan(0.0)
+    moved = (
+        effects.with_columns(share=share)
+        .group_by(_HEAD)
+        .agg(
+            pl.col("outcome").first(),
+            effect.mean(),
+            relative_effect_error=pl.col("share").std().fill_null(0.0) / pl.len().sqrt(),
+        )
     )
-    moved = effects.group_by(_HEAD).agg(pl.col("outcome").first(), pl.col("effect").mean())
     moved = moved.with_columns(RELATIVE_EFFECT)
+    more = pl.col("relative_effect") - pl.col("outcome").replace_strict(INFLUENTIAL)
+    certain = _side(mass - MOSTLY, "certain_mass_error", "mostly certain", "mostly open")
+    writes = _side(more, "relative_effect_error", "influential", "idle")
+    group = pl.format("{} and {}", certain, writes).fill_null(GROUPS[-1])
     known = pl.all_horizontal(pl.col("certain_mass", "effect").is_not_null())
     joined = means.join(ends, on=_HEAD, how="left").join(moved, on=_HEAD, how="left").sort(_HEAD)
-    joined = joined.with_columns(group=pl.when(known).then(pl.format("{} and {}", certain, writes)))
-    first = ["group", "certain_mass", "certain_mass_error", "certain_mass_bfloat16"]
-    effect = ["outcome", "effect", "relative_effect", "relative_output"]
-    sink = ["sink_token", "sink_mass", "sink_weight", "sink_lo", "sink_hi"]
-    last = ["sink_norm_share", "sink_value_norm", "first_mass", "null_share", "certain_rows"]
-    return joined.select(*_HEAD, *first, *effect, *sink, *last)
+    joined = joined.with_columns(group=pl.when(known).then(group))
+    return joined.select(*_HEAD, "group", pl.exclude(*_HEAD, "group"))
+
+
+def _side(distance: pl.Expr, error: str, above: str, below: str) -> pl.Expr:
+    """Return on which side of a border a number is, null within the margin of its error, and of none."""
+    return (
+        pl.when(distance >= MARGIN * pl.col(error))
+        .then(pl.lit(above))
+        .when(distance < -MARGIN * pl.col(error))
+        .then(pl.lit(below))
+    )
 
 
 def groups_table(heads: pl.DataFrame) -> pl.DataFrame:
@@ -101,9 +113,9 @@ def groups_table(heads: pl.DataFrame) -> pl.DataFrame:
 def certain_error(rows: pl.DataFrame, table: pl.DataFrame) -> tuple[float | None, str]:
     """Return the standard error of mean certain mass up to bfloat16's rounding, and what it is over.
 
-    None where too few rows were drawn, or where all that were drawn are alike. Several texts are the sample. Of a
-    single one it is the queries drawn in each layer, the same for all its heads, from those of the audit's ``table``: a
-    finite population of which the mean is known when all were drawn.
+    None where too few rows were drawn, or where no error is left: all are alike, or all were drawn. Several texts are
+    the sample. Of a single one it is the queries drawn in each layer, the same for all its heads, from those of the
+    audit's ``table``: a finite population.
     """
     mass = pl.col("certain_mass_bfloat16")
     rows = rows.drop_nulls("certain_mass_bfloat16")
@@ -114,13 +126,12 @@ def certain_error(rows: pl.DataFrame, table: pl.DataFrame) -> tuple[float | None
     layer, over = ["text", "kind", "layer"], "the queries drawn in each layer of this text"
     sizes = table.select(*layer, "n_query").unique()
     drawn = rows.group_by(*layer, "query").agg(mass.mean()).join(sizes, on=layer)
-    left = 1 - pl.len() / pl.col("n_query").first()
-    layers = drawn.group_by(layer).agg(square=mass.var() * left / pl.len(), left=left)
-    squares = layers["square"]
+    square = mass.var() / pl.len() * (1 - pl.len() / pl.col("n_query").first())
+    squares = drawn.group_by(layer).agg(square=square)["square"]
     if not len(squares) or squares.null_count():
         return None, over
     error = float(squares.sum()) ** 0.5 / len(squares)
-    return None if error <= ALIKE and (layers["left"] > 0).any() else error, over
+    return error if error > ALIKE else None, over
 
 
 def stacked_numbers(table: pl.DataFrame) -> dict[str, Any]:

@@ -137,9 +137,9 @@ def _block_names(tokens: Sequence[str], blocks: int) -> list[str]:
 
 def _telling(row: Row) -> float:
     """Return how much there is to learn from a map: much of it certain, and yet unlike what the output depends on."""
-    if row["certain_mass"] is None or row["pearson"] is None:
+    if row["certain_mass_bfloat16"] is None or row["pearson"] is None:
         return row["null_share"]
-    return row["certain_mass"] * (1 - row["pearson"])
+    return row["certain_mass_bfloat16"] * (1 - row["pearson"])
 
 
 def _facts(row: Row) -> str:

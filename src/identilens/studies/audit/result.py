@@ -16,6 +16,7 @@ from identilens.runs.result import Finding, Result
 from identilens.runs.settings import Kind
 from identilens.runs.tables import HEAD, decimals, integers
 from identilens.studies.audit.heads import (
+    GROUPS,
     certain_error,
     effect_numbers,
     groups_table,
@@ -73,6 +74,8 @@ keeps its proven least value; their sum is the certain mass, and no alternative 
 mass (total variation). A head is mostly certain from a mean of 0.5 on. It is influential when the model's prediction \
 changes without it by at least a tenth (its final states by 0.3) of the change without the head that matters most. \
 Neither follows from the other.
+{undecided:head} are undecided: within two standard errors of a border, over the rows and texts that were looked at. \
+More of both (--certain-rows, --limit) tell.
 The standard error of the mean certain mass over {error_units} is {error:.1%}.
 In {short} of {looked:map} looked at, no other weights give exactly this output: rows see at most {short_keys:key}, \
 few for the size of the head. Use longer texts, or see what is left of a row when its output may change by 1 % \
@@ -105,8 +108,8 @@ others; sums over the tokens of a type, averaged over query tokens, texts and th
 _PUT = "The same by type of the query token (Brunner et al. 2020, Fig. 5)."
 
 _MEASURES = (
-    "certain_mass",
     "certain_mass_bfloat16",
+    "certain_mass",
     "sink_mass",
     "sink_norm_share",
     "null_share",
@@ -221,7 +224,7 @@ class Audit(Result):
             also=("layer", "head", "relative_output", "sink_token", "sink_mass"),
             look={"x_domain": (0, 1), "y_domain": (0, 1.05)},
         ),
-        "groups": View(title="Four groups of heads", table="groups", listed=True),
+        "groups": View(title="Groups of heads", table="groups", listed=True),
         "maps": View(title="The maps", text=_MAPS, maps="report_maps"),
         "measures": View(
             heat,
@@ -256,7 +259,6 @@ class Audit(Result):
             by=("kind", "layer", "query_type", "key_type"),
             choices=("key_type",),
         ),
-        "numbers": View(title="Heads in numbers", table="heads", listed=True),
     }
 
     rows: pl.DataFrame
@@ -286,8 +288,8 @@ class Audit(Result):
 
         Means over texts. A head is *mostly certain* from a mean certain mass of 0.5 on (up to bfloat16's rounding), and
         *influential* if the model's prediction changes without it by at least a tenth (its final states by 0.3) of the
-        change without the head that matters most; the group is missing where rows or effects were not looked at
-        (certain_rows, effects).
+        change without the head that matters most; undecided within two standard errors of a border. It is missing
+        where rows or effects were not looked at (certain_rows, effects).
         """
         return heads_table(self.table, self.rows, self.effects)
 
@@ -365,6 +367,7 @@ class Audit(Result):
             short_keys=short["n_key"].max(),
             error=error,
             error_units=units,
+            undecided=len(heads.filter(group=GROUPS[-1])) or None,
             kept=len(kept) if shown < len(kept) else None,
             shown=shown,
             **effect_numbers(heads, self.effects),

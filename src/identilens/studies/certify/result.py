@@ -16,7 +16,7 @@ from identilens.runs.tables import HEAD, Row, ends, some_of
 from identilens.studies.certify.functionals import CLAIMS, PLACE, ROW
 from identilens.studies.certify.rows import SCHEMA, VERDICTS
 from identilens.studies.drawn import mean_of_rows
-from identilens.studies.head_views import head_name, marked_line, of_whole_groups
+from identilens.studies.head_views import marked_line, of_whole_groups
 from identilens.studies.outcomes import ONLY_FEW, exactness, normed_heads
 from identilens.studies.settings import UNITS
 
@@ -48,6 +48,7 @@ Claim {claim!r} is {value:z.3g}, and between {lo:≥z.3g} and {hi:≤z.3g} in th
 {claimed:row}{verdict}.
 With {kept} the same, {exactly}{order}, at least {certain_mass:≥.0%} of the attention of {who} is certain to stay on \
 its keys.
+Where the output stays exactly the same, it is {exact:≥.0%}.
 {less} of {rows:row} do less than this tolerance allows.
 Put into the model, the farthest alternatives changed the outcome by {least:.2f} to {most:.2f} times what the first \
 order predicts.
@@ -210,7 +211,8 @@ class Certainty(Result):
     def summary(self) -> Finding:
         """Return the first claim or source, what is certain at the first tolerance, and what it rests on."""
         tolerance, outcome = self.table["tolerance"][0], self.rows["outcome"][0]
-        own, rows = (one.filter(tolerance=tolerance) for one in (self.rows, self.by_query()))
+        own, queries = self.rows.filter(tolerance=tolerance), self.by_query()
+        rows, exact = (queries.filter(tolerance=one) for one in (tolerance, "0"))
         first, answers = rows.row(0, named=True), own["answer"].unique()
         [mean] = rows.select(pl.col("certain_mass", *VERDICTS).mean()).to_dicts()
         large, small, *free, _ = (mean[verdict] for verdict in VERDICTS)
@@ -221,6 +223,7 @@ class Certainty(Result):
         numbers = {
             "rows": len(rows),
             "certain_mass": mean["certain_mass"],
+            "exact": None if tolerance == "0" else exact["certain_mass"].mean(),
             "large": large,
             "small": small,
             "free": sum(free),
@@ -231,7 +234,7 @@ class Certainty(Result):
             "less": len(own.filter(pl.col("allowed") > pl.col("effect"))) or None,
             "least": ratio.min(),
             "most": ratio.max(),
-            "few": ONLY_FEW if tolerance == "0" and not own["simplex_nullity"].max() else None,
+            "few": ONLY_FEW if len(exact) and not own["simplex_nullity"].max() else None,
             "normed": normed,
             **self._claimed(tolerance),
         }
@@ -249,15 +252,16 @@ class Certainty(Result):
         [means] = rows.select(pl.col("value", "lo", "hi").mean()).to_dicts()
         verdicts = rows["verdict"].drop_nulls().value_counts(sort=True)
         counts = [f"; {words} in {some_of(n, len(rows), 'row')}" for words, n in verdicts.rows()]
-        said = {"claim": rows["functional"][0], "claimed": len(rows), "verdict": "".join(counts)}
-        return {**means, **said}
+        means |= {"claim": rows["functional"][0], "claimed": len(rows)}
+        return means | {"verdict": "".join(counts)}
 
     def overview(self) -> dict[str, pl.DataFrame]:
         """Return the functionals at the first tolerance, largest first."""
         tolerance = self.table["tolerance"][0]
         first = self.table.filter(tolerance=tolerance)
+        sign = pl.col("verdict").replace(dict(zip(VERDICTS, SIGNS, strict=True)))
         shown = first.sort("value", descending=True, maintain_order=True).select(
-            *HEAD, "query", "functional", "token", "value", "lo", "hi", "verdict", "radius"
+            *HEAD, "query", sign, "functional", "token", "value", "lo", "hi", "radius"
         )
         return {f"Values and proven ends, tolerance {tolerance}": shown}
 
@@ -274,10 +278,10 @@ class Certainty(Result):
         percent = pl.format("{}", (100 * value).round().cast(pl.Int64))
         for row in self.weights.partition_by(PLACE, maintain_order=True)[:most]:
             at = row.row(0, named=True)
-            kept = f"outcome kept {exactness(at['tolerance'], at['outcome'])}"
+            kept = exactness(at["tolerance"], at["outcome"])
             lines.append(
                 marked_line(
-                    f"{head_name(at)}: attention of {visible_text(_name(at))}, {kept}",
+                    f"text {at['text']}, {visible_text(_name(at))}: outcome kept {kept}",
                     row.select("token", mark="verdict", value=percent, note=note),
                     _MARKS,
                     dict.fromkeys(VERDICTS, ""),
@@ -294,9 +298,8 @@ class Certainty(Result):
         label = pl.col("token").map_elements(
             lambda token: shortened(visible_text(token), _LABEL), return_dtype=pl.String
         )
-        place = pl.format("layer {}, head {}, query {}", "layer", "head", "query")
         return rows.head(KEYS).with_columns(
-            row=pl.format("text {}, {} {}, tolerance {}", "text", "kind", place, "tolerance"),
+            row=pl.format("text {}, L{}H{} ({}), query {}, tolerance {}", *PLACE),
             bar=pl.format("{} · {}", label, "key"),
             determinacy=pl.col("verdict").str.split(",").list.first(),
         )
@@ -310,4 +313,4 @@ class Certainty(Result):
 
 def _name(row: Row) -> str:
     """Return what a sentence calls a row."""
-    return f"{unmarked(row['query_token'])!r} (query {row['query']}, layer {row['layer']}, head {row['head']})"
+    return f"{unmarked(row['query_token'])!r} (query {row['query']}, L{row['layer']}H{row['head']})"

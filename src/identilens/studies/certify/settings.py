@@ -17,7 +17,7 @@ class CertifySettings(RowSettings):
             model's final hidden states; or its prediction. The last two are certified to first order.
         tolerance: How much it may change and count as the same: 0, a share (0.01, 1%) or a rounding (model, bfloat16,
             float16, float32); of states and prediction a share of the row's effect, or a number with its unit
-            (0.01change, 0.001nats). Default: 0 and bfloat16 for the head, bfloat16 and 1% for its layer, 1% otherwise.
+            (0.01change, 0.001nats). Default: bfloat16 and 0 for the head, bfloat16 and 1% for its layer, 1% otherwise.
         answer: Position or token of the predictions, or states, that count; last for the prediction and all states by
             default.
         claim: Words whose attention is certified ("the storm"), or a claim on it ("the storm > 0.3", "storm > ferry"):

@@ -99,7 +99,6 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
             settings.layers,
             stored=settings.stored,
             budget=settings.memory_budget or BUDGET,
-            whole=settings.whole_prefix,
         )
         for text, item in enumerate(self.items):
             check_ids(item, text)

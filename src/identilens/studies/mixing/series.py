@@ -22,7 +22,6 @@ NEAR = 20
 class ClassContext:
     """What the class token takes from where, counted from itself or a separator (Brunner et al. 2020, Fig. 18)."""
 
-    token: str
     centre: str
     frame: pl.DataFrame
 
@@ -86,7 +85,7 @@ class Series:
             for centre in [token, *[name for name in SEPARATORS if name in occurring][:1]]:
                 with suppress(InputError):  # No text contains both of them and something beside.
                     frame = mixing.context_of_token(self.table, self.tokens, token, centre)
-                    contexts.append(ClassContext(token, centre, frame.filter(kind="encoder")))
+                    contexts.append(ClassContext(centre, frame.filter(kind="encoder")))
         return contexts
 
     @property

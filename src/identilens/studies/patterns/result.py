@@ -78,8 +78,6 @@ class PatternScores(Result):
             look={"span": ("lo", "hi"), "y_domain": (0, 1)},
         ),
         "counts": View(title="Heads called by a pattern", table="counts", listed=True),
-        "heads": View(title="Heads in numbers", table="by_head", listed=True),
-        "texts": View(title="Texts in numbers", listed=True),
     }
 
     def by_head(self) -> pl.DataFrame:
@@ -122,20 +120,23 @@ class PatternScores(Result):
         first = counts.filter(tolerance=tolerance)
         top = first.sort("highest_score", maintain_order=True).row(-1, named=True)
         fixed = (self.table["hi"] - self.table["lo"] < POINT).all()
-        numbers = {
-            **top,
-            "limit": self.provenance["settings"]["least_score"],
-            "exactly": exactness(tolerance),
-            "few": FEW_KEYS if fixed else None,
-            "normed": normed_heads(self.provenance["model"]),
-            **{name: int(first[name].sum()) for name in ("heads", "called", "identified")},
-        }
-        return Finding.of(_FINDING, _TILES, **numbers)
+        return Finding.of(
+            _FINDING,
+            _TILES,
+            **top | {name: int(first[name].sum()) for name in ("heads", "called", "identified")},
+            limit=self.provenance["settings"]["least_score"],
+            exactly=exactness(tolerance),
+            exact=counts.filter(pl.lit(tolerance != "0"), tolerance="0")["identified"].sum()
+            or None,
+            few=FEW_KEYS if fixed else None,
+            normed=normed_heads(self.provenance["model"]),
+        )
 
 
 _FINDING = """\
 In {called:,} of {heads:,} cases a head is called by a pattern: its mean attention to its keys is at least {limit:g}. \
 In {identified:,} of them every alternative with the same outputs, {exactly}, has that.
+With exactly the same outputs it is so in {exact:,}.
 The highest score is {highest_score:.2f}: {pattern} by {kind} head {highest_name} ({corpus}).
 No other weights with the same outputs change a score. {few}"""
 

@@ -19,7 +19,7 @@ from identilens.runs.matrices import Matrices, MatrixKey
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, ends
 from identilens.studies.head_views import marked_line, of_whole_groups
-from identilens.studies.outcomes import WITHIN, normed_heads
+from identilens.studies.outcomes import WITHIN, exactness, normed_heads
 
 _ROW: Columns = {
     "text": pl.Int64,
@@ -54,12 +54,14 @@ _FIXED = (pl.col("hi") <= (1 + WITHIN) * pl.col("value")) & (
 )
 _STATE = pl.when(_FIXED).then(pl.lit("determined")).otherwise(pl.lit("not determined"))
 _WIDTH = (pl.col("hi") - pl.col("lo")).alias("width")
+_HELD = ", and weights and values of later layers held as they are"
 _FINDING = """\
-With every head's output {kept}, no other maps change any of {pinned:value} of rollout. That is usual where rows see \
-no more keys than a head's values have dimensions: take a longer text, or a tolerance (--tolerance bfloat16,1%; in \
-Python: tolerance=("bfloat16", 0.01)).
+With every head's output the same, {exactly}, no other maps change any of {pinned:value} of rollout. That is usual \
+where rows see no more keys than a head's values have dimensions: take a longer text, or a tolerance \
+(--tolerance bfloat16,1%; in Python: tolerance=("bfloat16", 0.01)).
 In the row of {query_token!r} (query {query}, text {text}), rollout gives {token!r} (token {target}) {value:.4f}; with \
-every head's output {kept} it may be anything from {lo:≥z.4f} to {hi:≤z.4f}, the widest of {values:interval}.
+every head's output the same, {exactly}{held}, it may be anything from {lo:≥z.4f} to {hi:≤z.4f}, the widest of \
+{values:interval}.
 With that, {share:.1%} of the values are determined: every alternative keeps them within a tenth; the mean width of an \
 interval is {width:.4f}.
 In {certified} of {rows:row} the largest token is so in every alternative.
@@ -225,21 +227,19 @@ class Rollouts(Result):
         certified = self.rows.filter(tolerance=tolerance)["certified"].drop_nulls()
         pinned = most["hi"] - most["lo"] < POINT
         most |= {name: unmarked(most[name]) for name in ("query_token", "token")}
-        most |= {"lo": None, "hi": None} if pinned else {}
-        held = (
-            f"changed by at most {tolerance}, weights and values of later layers held as they are"
-        )
+        most |= dict.fromkeys(("lo", "hi")) if pinned else {}
         return Finding.of(
             _FINDING,
             _TILES,
             **most,
-            kept="unchanged" if tolerance == "0" else held,
+            exactly=exactness(tolerance),
+            held="" if tolerance == "0" else _HELD,
             values=len(table),
             pinned=len(table) if pinned else None,
             width=table.select(_WIDTH.mean()).item(),
             share=table.select(_FIXED.mean()).item(),
-            rows=len(certified),
-            certified=int(certified.sum()) if len(certified) else None,
+            rows=len(certified) or None,
+            certified=int(certified.sum()),
             certified_share=certified.mean(),
             moved=self.witnesses["moved"].max(),
             normed=normed_heads(self.provenance["model"]),

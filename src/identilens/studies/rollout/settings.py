@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from identilens.errors import SettingError
 from identilens.runs.settings import Positions, Positive
 from identilens.studies.settings import ToleranceSettings
 
@@ -17,8 +16,8 @@ class RolloutSettings(ToleranceSettings):
         targets: Position or token whose value is bounded (with a tolerance above 0, weights and values of later
             layers are held as they are); all tokens of the text by default, which also bounds ranks.
         order: Bound ranks by a rollout for each pair of a target and another token: narrower, and much slower.
-        witnesses: Save maps that reach both ends of each target, for all queries at once, and put them into the model.
-            For one tolerance.
+        witnesses: Save maps that reach both ends of each target at the first tolerance, for all queries at once, and
+            put them into the model.
         max_length: Cut longer texts to this many tokens.
     """
 
@@ -27,8 +26,3 @@ class RolloutSettings(ToleranceSettings):
     order: bool = False
     witnesses: bool = False
     max_length: Positive | None = None
-
-    def check(self) -> None:
-        """Check that tolerances can be read, and that there is one for witnesses."""
-        if len(self.read_tolerances("float32")) > 1 and self.witnesses:
-            raise SettingError("tolerance", "with a single value for witnesses", self.tolerance)

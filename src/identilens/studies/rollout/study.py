@@ -113,7 +113,7 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
             for place in range(len(text.queries)):
                 own = None if above is None else above[place]
                 text.add(rows, tolerance.name, place, found, own)
-            if settings.witnesses:
+            if settings.witnesses and not matrices:
                 matrices = _matrices(text, layers, heads, found)
                 rows["witnesses"] = self._put_back(text, tolerance.name, matrices)
         frames = {name: table_of(Rollouts.schema[name], one) for name, one in rows.items()}
