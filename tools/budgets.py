@@ -22,13 +22,13 @@ WINGS = ("lab", "reproduce")
 
 LIMITS = {
     "nodes": 297_850,
-    "nodes of the core": 247_930,
+    "nodes of the core": 245_170,
     "nodes of linalg": 16_950,
     "nodes of measures": 37_910,
     "nodes of models": 60_260,
     "nodes of runs": 22_140,
     "nodes of charts": 13_230,
-    "nodes of studies": 82_560,
+    "nodes of studies": 79_810,
     "nodes of explorer": 7_420,
     "nodes of cli": 7_250,
     "nodes of lab": 38_130,

@@ -344,7 +344,6 @@ def faithfulness(
     rows: int = ...,
     interventions: typing.Literal['zero', 'renormalise'] | str | collections.abc.Sequence[typing.Literal['zero', 'renormalise']] = ...,
     groups: int | str | collections.abc.Sequence[int] = ...,
-    beam: int = ...,
     searched: int = ...,
     alternatives: int = ...,
     attribution: bool = ...,
@@ -382,8 +381,8 @@ def faithfulness(
         rows: Number of rows drawn from each map.
         interventions: Set weights to zero (zero), or also scale the other weights of the row to sum to 1 (renormalise).
         groups: Sizes of the groups of keys that are removed together, smallest first.
-        beam: Width of the beam that searches the best and the worst order.
-        searched: Number of keys from which that search chooses; at least the largest group.
+        searched: Number of keys from which the search for the best and the worst order chooses; at least the largest
+            group.
         alternatives: Number of alternatives drawn of each row.
         attribution: Among explanations of a decision gradient × input, integrated gradients and occlusion, which need
             captum.
@@ -486,7 +485,6 @@ def inversion(
     stored: typing.Literal['states', 'cache'] = ...,
     risk: float = ...,
     substitutes: int = ...,
-    whole_prefix: bool = ...,
     memory_budget: int | str | None = ...,
     max_length: int | None = ...,
     seed: int = ...,
@@ -521,7 +519,6 @@ def inversion(
         stored: What is stored: hidden states (states), or keys and values of each layer (cache).
         risk: Largest probability with which Gaussian noise may spoil a certified text.
         substitutes: Tokens tried in place of each token of an encoder's text, those with the nearest embeddings.
-        whole_prefix: Run every candidate with its whole beginning, without a shared cache; slow.
         memory_budget: Largest size of a batch of candidates, such as 512MiB. Default: 256MiB.
         max_length: Cut longer texts to this many tokens.
         seed: Seed of random noise.
@@ -733,11 +730,8 @@ def structure(
     texts: typing.Any,
     *,
     length: int,
-    cut: typing.Literal['clip', 'window'] = ...,
     shorter: typing.Literal['error', 'skip'] = ...,
     threshold: float | None = ...,
-    scale: typing.Literal['mean', 'sum'] = ...,
-    penalty: float = ...,
     clusters: int | None = ...,
     pool: int = ...,
     compared_pairs: int = ...,
@@ -762,11 +756,8 @@ def structure(
         lens: The model.
         texts: Texts, pairs, token ids or a batch; see `Lens.capture`.
         length: Number of tokens of every text, special tokens included.
-        cut: Use the start of each text (clip), or all its windows of this length (window).
         shorter: What happens to texts that are too short: stop with an error (error), or leave them out (skip).
         threshold: l of Eq. 8: smaller weights are cut. Default: 2/n on the mean, twice the uniform weight.
-        scale: Whether l refers to the mean or to the sum of the representatives' weights.
-        penalty: Share of a cut weight that remains: h(x) = penalty · x.
         clusters: Number of representative texts. Default: the number with the largest silhouette.
         pool: Largest number of texts, drawn at random, from which representatives are chosen.
         compared_pairs: Number of pairs of texts whose null spaces are compared.
@@ -802,7 +793,6 @@ def token_identifiability(
     offsets: int | str | collections.abc.Sequence[int] = ...,
     shares: float | str | collections.abc.Sequence[float] = ...,
     learning_rates: float | str | collections.abc.Sequence[float] | None = ...,
-    search: typing.Literal['every fold', 'first fold'] = ...,
     batch_size: int = ...,
     patience: int = ...,
     max_epochs: int = ...,
@@ -837,8 +827,8 @@ def token_identifiability(
         layers: Layers to train on, counted from 1. Default: all; for data-share the last but one.
         offsets: Relative positions of the tokens to recover, for neighbours.
         shares: Shares of the training sentences, for data-share.
-        learning_rates: Learning rates of trained probes, one or several to search; the paper's seven by default.
-        search: Folds in which the learning rate is searched. With "first fold", its choice is used in the others.
+        learning_rates: Learning rates of trained probes, one or several to search on the first fold;
+            the paper's seven by default.
         batch_size: Number of tokens in a training step.
         patience: Number of epochs without a lower validation loss after which training stops.
         max_epochs: Largest number of epochs; the paper gives no limit.

@@ -97,5 +97,6 @@ def by_hand(kinds=("encoder",), measured=True):
         name: pl.DataFrame(held, schema=Structure.schema[name], orient="row")
         for name, held in rows.items()
     }
-    record = {"model": {"name": "toy"}, "settings": {"penalty": 0.5, "special_positions": [0]}}
+    settings = {"special_positions": [0]}
+    record = {"model": {"name": "toy"}, "texts": {"count": 4}, "settings": settings}
     return replace(Structure.of(tables, record), matrices=matrices)

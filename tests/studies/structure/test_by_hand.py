@@ -50,9 +50,9 @@ def test_w_and_mean_weights_in_the_viewer(found):
         ("encoder", 0, 0, "effective attention (sizes)", "all 4 texts"),
     ]
     assert [list(one.layers) for one in shown[:2]] == [["W at l = 0.4", "mean weights"]] * 2
-    # What is below l is halved, and rows are scaled to sum 1.
+    # What is below l goes, and rows are scaled to sum 1.
     assert shown[0].layers["W at l = 0.4"].flatten().tolist() == pytest.approx(
-        [0.5, 0.5, 0, 0.1 / 0.75, 0.15 / 0.75, 0.5 / 0.75, 0, 0.05 / 0.95, 0.9 / 0.95]
+        [0.5, 0.5, 0, 0, 0, 1, 0, 0, 1]
     )
     assert shown[0].queries == shown[0].keys == ["0 (special)", "1", "2"]
     assert shown[0].note == (

@@ -14,8 +14,7 @@ from identilens.measures.structure.perturbation import perturbation_directions
 from identilens.models.lens import Lens
 from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure import study as passes
-from identilens.studies.structure.settings import StructureSettings
-from identilens.studies.structure.study import StructureStudy, structure
+from identilens.studies.structure.study import structure
 
 N = 7
 TEXTS = [ids(N, seed) for seed in range(6)]
@@ -97,7 +96,7 @@ def test_representatives_are_perturbed_one_after_the_other(found, lens):
     members = found.representatives["text"].to_list()
     assert found.perturbations["text"].unique(maintain_order=True).to_list() == members
     W = tuple(
-        structure_weights(found.matrices[f"encoder.layer0.{name}"].double(), found.threshold)
+        structure_weights(found.matrices[f"encoder.layer0.{name}"].double(), 2 / N)
         for name in ("raw", "effective")
     )
     text = members[1]
@@ -119,7 +118,7 @@ def test_representatives_are_perturbed_one_after_the_other(found, lens):
 
 def test_w_is_of_the_representatives_of_the_pool(lens):
     seeded = {"compared_pairs": 0, "perturbed": 0, "seed": 5}
-    found = structure(lens, TEXTS, length=N, clusters=2, pool=3, penalty=0.25, **seeded)
+    found = structure(lens, TEXTS, length=N, clusters=2, pool=3, **seeded)
     pool = sorted(np.random.default_rng(5).permutation(6)[:3].tolist())
     members = found.representatives["text"].to_list()
     assert set(members) < set(pool)
@@ -131,7 +130,7 @@ def test_w_is_of_the_representatives_of_the_pool(lens):
         found.mean_weights(0, 1, name="effective").double(), effective.mean(0), atol=1e-6, rtol=0
     )
     W, whole = (
-        structure_weights(one, 2 / N, penalty=0.25)
+        structure_weights(one, 2 / N)
         for one in (mean, torch.stack([one[1].weights for one in ones]).mean(0))
     )
     apart = float(torch.linalg.norm(W - whole) / torch.linalg.norm(whole))
@@ -164,22 +163,9 @@ def test_a_resumed_run_goes_on_with_the_sums(lens, tmp_path, monkeypatch):
     assert not (tmp_path / "run" / "parts").exists()
 
 
-def test_a_threshold_on_the_sum_is_shared_by_the_representatives(lens):
-    settings = StructureSettings(length=N, clusters=2, threshold=0.5, scale="sum")
-    assert StructureStudy(lens, TEXTS, settings).threshold == 0.25
-    one = StructureSettings(length=N, clusters=2, threshold=0.5)
-    assert StructureStudy(lens, TEXTS, one).threshold == 0.5
-    with pytest.raises(InputError, match="weights"):
-        structure(lens, TEXTS, length=N, clusters=2, threshold=2.5, scale="sum")
-    StructureSettings(length=N, clusters=2, threshold=2.0, scale="sum").check()
-    with pytest.raises(InputError, match="weights"):
+def test_more_representatives_than_texts_and_a_threshold_above_all_weights(lens):
+    with pytest.raises(InputError, match="threshold"):
         structure(lens, TEXTS, length=N, threshold=1.5)
-    open_ended = StructureStudy(
-        lens, TEXTS, StructureSettings(length=N, threshold=50.0, scale="sum")
-    )
-    open_ended.state.sums["embeddings"] = torch.arange(6.0)[:, None]
-    with pytest.raises(InputError, match="weights"):
-        _ = open_ended.threshold
     with pytest.raises(InputError, match="clusters"):
         structure(lens, TEXTS, length=N, clusters=7)
 

@@ -129,13 +129,13 @@ def test_a_layer_as_its_weights_and_the_values_that_they_mix():
             LayerView.of(captured(**changes), 7, length)
 
 
-@pytest.mark.parametrize(("threshold", "scale"), [(None, "mean"), (0.05, "sum")])
-def test_the_threshold_that_is_used_is_recorded(bundled, threshold, scale):
+@pytest.mark.parametrize("threshold", [None, 0.05])
+def test_the_threshold_that_is_used_is_recorded(bundled, threshold):
     texts = ["The ferry left the harbour before dawn.", "Nobody on the quay had paid for it."]
     options = {"length": 6, "clusters": 1, "perturbed": 0, "compared_pairs": 0}
-    found = idl.structure(bundled, texts, threshold=threshold, scale=scale, **options)
+    found = idl.structure(bundled, texts, threshold=threshold, **options)
     recorded = found.provenance["settings"]
-    assert (recorded["threshold"], recorded["scale"]) == (threshold or 2 / 6, scale)
+    assert recorded["threshold"] == (threshold or 2 / 6)
 
 
 def test_dimensions_are_noted_after_the_first_eight_texts_and_twice_a_doubling():

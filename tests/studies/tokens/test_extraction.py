@@ -1,10 +1,8 @@
 """Hidden states on disk: what is written, when it is reused, and what an interruption leaves."""
 
-import json
 from unittest.mock import patch
 
 import numpy as np
-import polars as pl
 import pytest
 import torch
 from torch.testing import assert_close
@@ -14,14 +12,15 @@ from identilens.errors import InputError, NumericalError, OutputFolderError
 from identilens.models import Lens
 from identilens.studies.items import read_items
 from identilens.studies.tokens import extraction
+from identilens.studies.tokens.study import token_identifiability
 
 TEXTS = [ids(length, seed) for seed, length in enumerate([9, 3, 12, 1, 7, 7, 20, 5])]
 
 
-def extract(lens, texts, cache, *, max_length=None, batch_size=16, progress=None):
+def extract(lens, texts, cache, *, max_length=None, batch_size=16, tell=print):
     """The hidden states of texts, in batches of a size."""
     with patch.object(extraction, "BATCH_SIZE", batch_size):
-        return extraction.extract(lens, read_items(lens, texts, max_length), cache, progress)
+        return extraction.extract(lens, read_items(lens, texts, max_length), cache, tell)
 
 
 def alone(lens, texts):
@@ -51,8 +50,6 @@ def test_batches_hold_what_each_text_gives_alone(family, tmp_path):
     assert_close(found.layers, alone(lens, TEXTS), rtol=1e-4, atol=1e-5)
     assert found.lengths == tuple(map(len, TEXTS))
     assert found.token_ids.tolist() == [token for text in TEXTS for token in text]
-    names = pl.read_parquet(found.folder / "tokens.parquet", glob=False)["token"].to_list()
-    assert names == [str(token) for text in TEXTS for token in text]
 
 
 def test_of_an_encoder_decoder_the_encoder_is_read(tmp_path):
@@ -67,15 +64,12 @@ def test_of_an_encoder_decoder_the_encoder_is_read(tmp_path):
 
 def test_the_file_is_a_plain_array_that_is_mapped(tmp_path):
     found = extract(Lens(build("bert")), TEXTS, tmp_path)
-    array = np.load(found.folder / "states.npy", allow_pickle=False)
-    np.testing.assert_array_equal(array, found.layers.numpy())
-    assert sorted(path.name for path in found.folder.iterdir()) == [
-        "states.json",
-        "states.npy",
-        "tokens.parquet",
-    ]
+    [folder] = tmp_path.iterdir()
+    [file] = folder.iterdir()
+    assert file.name == "states.npy"
+    np.testing.assert_array_equal(np.load(file, allow_pickle=False), found.layers.numpy())
     found.layers[0, 0] = 7.0
-    assert not (np.load(found.folder / "states.npy")[0, 0] == 7.0).all()
+    assert not (np.load(file)[0, 0] == 7.0).all()
 
 
 def test_reused_while_model_and_texts_are_unchanged(tmp_path, monkeypatch):
@@ -84,76 +78,40 @@ def test_reused_while_model_and_texts_are_unchanged(tmp_path, monkeypatch):
     sizes = count_runs(lens, monkeypatch)
     again = extract(lens, TEXTS, tmp_path)
     assert sizes == []
-    assert again.folder == first.folder
     assert torch.equal(again.layers, first.layers)
     assert again.lengths == first.lengths
-    other_texts = extract(lens, TEXTS[1:], tmp_path)
+    extract(lens, TEXTS[1:], tmp_path)
     other_model = extract(Lens(build("bert", seed=1)), TEXTS, tmp_path)
-    cut = extract(lens, TEXTS, tmp_path, max_length=5)
-    assert len({first.folder, other_texts.folder, other_model.folder, cut.folder}) == 4
+    extract(lens, TEXTS, tmp_path, max_length=5)
+    assert len(list(tmp_path.iterdir())) == 4
     assert not torch.equal(other_model.layers, first.layers)
 
 
-def test_an_interrupted_extraction_goes_on(tmp_path, monkeypatch):
+def test_an_unfinished_array_is_never_taken_for_a_complete_one(tmp_path):
     lens = Lens(build("bert"))
-    whole = extract(lens, TEXTS, tmp_path / "whole", batch_size=2)
-    monkeypatch.setattr(extraction, "MARK_BYTES", 1)
+    notes = []
 
-    def stop(done, total, step):
-        if (done, step) == (6, "hidden states"):
+    def stop(note):
+        notes.append(note)
+        if len(notes) == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        extract(lens, TEXTS, tmp_path / "cut", batch_size=2, progress=stop)
-    assert not list((tmp_path / "cut").rglob("states.npy"))
-    sizes = count_runs(lens, monkeypatch)
-    steps = []
-    found = extract(
-        lens, TEXTS, tmp_path / "cut", batch_size=2, progress=lambda *step: steps.append(step)
-    )
-    # One text tells the shape; then only the last batch is left.
-    assert sizes == [1, 2]
-    assert steps == [(8, 8, "hidden states")]
-    assert torch.equal(found.layers, whole.layers)
-    assert not list((tmp_path / "cut").rglob("partial.npy"))
-
-
-@pytest.mark.parametrize("spoil", ["mark", "array"])
-def test_what_cannot_be_gone_on_with_starts_anew(spoil, tmp_path, monkeypatch):
-    lens = Lens(build("bert"))
-    monkeypatch.setattr(extraction, "MARK_BYTES", 1)
-
-    def stop(done, total, step):
-        if step == "hidden states":
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        extract(lens, TEXTS, tmp_path, batch_size=2, progress=stop)
-    folder = next(tmp_path.iterdir())
-    if spoil == "mark":
-        (folder / "done.json").write_text("{")
-    else:
-        np.save(folder / "partial.npy", np.zeros((2, 2, 2), "f4"))
+        extract(lens, TEXTS, tmp_path, batch_size=2, tell=stop)
+    assert notes[-1] == "hidden states of 4 of 8 texts"
+    assert not list(tmp_path.rglob("states.npy"))
     found = extract(lens, TEXTS, tmp_path, batch_size=2)
     assert_close(found.layers, alone(lens, TEXTS), rtol=1e-4, atol=1e-5)
-
-
-def test_an_unfinished_array_is_never_taken_for_a_whole_one(tmp_path):
-    lens = Lens(build("bert"))
-    found = extract(lens, TEXTS, tmp_path)
-    (found.folder / "states.json").unlink()
-    again = extract(lens, TEXTS, tmp_path)
-    assert torch.equal(again.layers, found.layers)
-    (again.folder / "states.npy").write_bytes(b"broken")
+    [file] = tmp_path.rglob("*.npy")
+    file.write_bytes(b"broken")
     with pytest.raises(OutputFolderError, match="hidden"):
         extract(lens, TEXTS, tmp_path)
 
 
 def test_what_cannot_be_extracted(tmp_path):
-    with pytest.raises(InputError, match="pixel_values"):
-        extract(Lens(build("vit")), example("vit"), tmp_path)
-    with pytest.raises(InputError, match="decoder_input_ids"):
-        extract(Lens(build("whisper")), example("whisper"), tmp_path)
+    for family, name in (("vit", "pixel_values"), ("whisper", "decoder_input_ids")):
+        with pytest.raises(InputError, match=name):
+            token_identifiability(Lens(build(family)), example(family), states=tmp_path)
     with pytest.raises(InputError, match="texts"):
         extract(Lens(build("bert")), [], tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -170,4 +128,3 @@ def test_nan_names_the_text(tmp_path):
     with pytest.raises(NumericalError, match="infinite"):
         extract(Lens(model), TEXTS[first:], tmp_path)
     assert not list(tmp_path.rglob("states.npy"))
-    assert not [json.loads(path.read_text()) for path in tmp_path.rglob("states.json")]

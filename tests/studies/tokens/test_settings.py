@@ -59,7 +59,7 @@ def test_probes_are_built_with_the_settings():
     [
         ({"probe": "linear"}, "experiment"), ({"probes": "linear,forest"}, "probes"),
         ({"probes": ()}, "probes"), ({"layers": ()}, "layers"), ({"distances": ("manhattan",)}, "distances"),
-        ({"experiment": "layers"}, "across-layers"), ({"search": "never"}, "search"), ({"folds": 0}, "folds"),
+        ({"experiment": "layers"}, "across-layers"), ({"folds": 0}, "folds"),
         ({"max_epochs": 0}, "max_epochs"), ({"folds": 3, "mlp_folds": 4}, "mlp_folds"),
         ({"learning_rates": (0.1, -1.0)}, "learning_rates"),
         ({"learning_rates": float("inf")}, "learning_rates"), ({"learning_rates": ()}, "learning_rates"),

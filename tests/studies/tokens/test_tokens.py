@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -21,7 +20,7 @@ from identilens.studies.tokens import runner
 from identilens.studies.tokens.cells import ProbeKind
 from identilens.studies.tokens.extraction import HiddenStates, extract
 from identilens.studies.tokens.result import TokenIdentifiability
-from identilens.studies.tokens.runner import Part, Runner
+from identilens.studies.tokens.runner import Part, remember, run_part
 from identilens.studies.tokens.settings import TokenSettings
 from identilens.studies.tokens.study import token_identifiability
 
@@ -47,8 +46,6 @@ def row(result, **where):
 
 
 def test_a_resumed_run_takes_the_rates_of_each_layer_that_it_has_found():
-    settings = TokenSettings(probes=("linear",), distances=("cosine",), **QUICK)
-    found = Runner(lambda _: None, settings, torch.device("cpu"), print)
     same = {
         "checkpoint": "model", "probe": "linear", "distance": "cosine", "offset": 0, "share": 1.0,
     }  # fmt: skip
@@ -56,25 +53,23 @@ def test_a_resumed_run_takes_the_rates_of_each_layer_that_it_has_found():
         {**same, "layer_trained": layer, "layer_target": 0, "fold": fold, "learning_rate": rate}
         for layer, fold, rate in ((1, 0, 0.01), (2, 0, 0.003), (2, 1, 0.5), (1, 0, None))
     ]
-    found.recall(pl.DataFrame(rows), {"model": 2})
-    assert {key[3].layer: rate for key, rate in found.rates.items()} == {1: 0.01, 2: 0.003}
+    rates = {}
+    remember(rates, pl.DataFrame(rows))
+    assert {key[3]: rate for key, rate in rates.items()} == {1: 0.01, 2: 0.003}
 
 
-@pytest.mark.parametrize("search", ["first fold", "every fold"])
-def test_numbers_are_those_of_the_measures(search, lens, cache):
+def test_numbers_are_those_of_the_measures(lens, cache):
     result = token_identifiability(
-        lens, TEXTS, probes=("linear",), distances=("cosine",), search=search, states=cache, **QUICK
+        lens, TEXTS, probes=("linear",), distances=("cosine",), states=cache, **QUICK
     )
     assert result.table.schema == pl.Schema(TokenIdentifiability.schema["table"])
-    states = extract(lens, read_items(lens, TEXTS, None), cache)
+    states = extract(lens, read_items(lens, TEXTS, None), cache, print)
     splits = split_sentences(40, folds=2)
     chosen = {}
     for fold, layer in product(range(2), (1, 2)):
         split = splits[fold]
         parts = [token_rows(LENGTHS, part) for part in (split.train, split.validation)]
-        rates = (0.01, 0.003)
-        if search == "first fold":
-            rates = chosen.get(layer, rates)
+        rates = chosen.get(layer, (0.01, 0.003))
         probe = LinearProbe("cosine", learning_rate=rates, max_epochs=4).fit(
             *(states.layers[number, rows] for rows in parts for number in (layer, 0))
         )
@@ -132,7 +127,7 @@ def test_layer_to_layer_and_two_checkpoints(lens, cache):
         assert_frame_equal(
             both.table.filter(pl.col("checkpoint") == name).drop("checkpoint"), alone
         )
-    states = extract(lens, read_items(lens, TEXTS, None), cache)
+    states = extract(lens, read_items(lens, TEXTS, None), cache, print)
     test = token_rows(LENGTHS, split_sentences(40, folds=2)[0].test)
     sizes = [LENGTHS[s] for s in split_sentences(40, folds=2)[0].test]
     down = look_up(states.layers[2, test], states.layers[1, test], sizes, distance="l2")
@@ -171,7 +166,7 @@ def test_neighbours_and_shares(lens, cache):
         folds=1,
         states=cache,
     )
-    states = extract(lens, read_items(lens, TEXTS, None), cache)
+    states = extract(lens, read_items(lens, TEXTS, None), cache, print)
     split = split_sentences(40, folds=1)[0]
     found = row(near, offset=-2, layer_tested=2)
     assert found["tokens"] == sum(max(0, LENGTHS[s] - 2) for s in split.test)
@@ -203,15 +198,15 @@ def test_neighbours_and_shares(lens, cache):
 def hand_made(layers):
     """Runs the settings on given hidden states, without a model."""
     ids = torch.arange(layers.shape[1])
-    states = HiddenStates(layers, tuple(LENGTHS), ids, Path())
+    states = HiddenStates(layers, tuple(LENGTHS), ids)
 
     def run(kind, **options):
         settings = TokenSettings(
             learning_rates=(0.02,), max_epochs=60, hidden_units=64, batch_size=64, **options
         )
         split = split_sentences(40, folds=1)[0]
-        return Runner(lambda name: states, settings, torch.device("cpu"), lambda note: None).run(
-            Part("model", kind, split)
+        return run_part(
+            Part("model", kind, split), states, settings, {}, torch.device("cpu"), print
         )
 
     return run

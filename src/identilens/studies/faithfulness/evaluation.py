@@ -70,7 +70,7 @@ def evaluate(
                 lambda sets, column=column: removal(sets)[:, column],
                 effects,
                 groups,
-                width=settings.beam,
+                width=1,
                 pool=settings.searched,
                 known=own,
             )

@@ -23,8 +23,8 @@ class FaithfulnessSettings(KindSettings):
         rows: Number of rows drawn from each map.
         interventions: Set weights to zero (zero), or also scale the other weights of the row to sum to 1 (renormalise).
         groups: Sizes of the groups of keys that are removed together, smallest first.
-        beam: Width of the beam that searches the best and the worst order.
-        searched: Number of keys from which that search chooses; at least the largest group.
+        searched: Number of keys from which the search for the best and the worst order chooses; at least the largest
+            group.
         alternatives: Number of alternatives drawn of each row.
         attribution: Among explanations of a decision gradient × input, integrated gradients and occlusion, which need
             captum.
@@ -37,7 +37,6 @@ class FaithfulnessSettings(KindSettings):
     rows: Positive = 2
     interventions: Annotated[tuple[Intervention, ...], LIST] = ("zero", "renormalise")
     groups: Numbers = (1, 2, 4, 8)
-    beam: Positive = 1
     searched: Positive = 16
     alternatives: Positive = 4
     attribution: bool = False

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import polars as pl
 
-from identilens.charts.kit import BOX, boxes, lines
+from identilens.charts.kit import lines
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
@@ -14,8 +14,8 @@ from identilens.runs.tables import Row, percent
 NEXT, SINGLE, PAIR = "next token", "one token", "two neighbours"
 """What differs between a text and its rivals: its next token, the beginning being known; or tokens within it."""
 
-SHOWN, LINES = 3, 24
-"""Texts that are shown as lines of tokens in a terminal or notebook, and in a page."""
+SHOWN = 3
+"""Texts that are shown as lines of tokens."""
 
 _WHOLE = ("certified_texts", "recovered_texts")
 _FINDING = """\
@@ -94,16 +94,13 @@ class Inversion(Result):
     }
 
     words: ClassVar = {
-        "median": "Margin / length of the state",
         "bits": "Bits of a number, one scale for each token",
         "value": "Share of positions",
         "below": "below: the share of positions whose error is below the margin",
         "recovered": "recovered: the share that decoding gives in fact",
-        "certified_to": "certified to: tokens from the start of the text that are certified",
-        "recovered_to": "recovered to: tokens from the start that decoding gives",
     }
     views: ClassVar = {
-        "lines": View(title="The text, token by token", text=_LINES, lines="page_lines"),
+        "lines": View(title="The text, token by token", text=_LINES, lines="token_lines"),
         "bits": View(
             lines,
             ("bits", ("below", "recovered"), "layer"),
@@ -112,16 +109,7 @@ class Inversion(Result):
             table="swept",
             look={"y_domain": (0, 1)},
         ),
-        "margins": View(
-            boxes,
-            ("layer",),
-            title="Margins by layer",
-            text="Boxes hold the middle half of the margins, whiskers reach from 5 to 95 %.",
-            table="quartiles",
-            also=BOX,
-        ),
         "layers": View(title="By layer and noise", table="by_layer", listed=True),
-        "texts": View(title="Whole texts", table="whole_texts", listed=True),
     }
 
     noises: pl.DataFrame
@@ -177,26 +165,12 @@ class Inversion(Result):
         known = pl.DataFrame(schema={"recovered": pl.Float64})
         return pl.concat([shares, known], how="diagonal")
 
-    def quartiles(self) -> pl.DataFrame:
-        """Return the quartiles of margins as shares of the state's length, and what 90 % lie between, by layer."""
-        shares = zip(BOX, (0.05, 0.25, 0.5, 0.75, 0.95), strict=True)
-        margin = pl.col("relative_margin")
-        found = self.table.group_by("layer").agg(
-            margin.quantile(at).alias(one) for one, at in shares
-        )
-        return found.sort("layer")
-
-    def whole_texts(self) -> pl.DataFrame:
-        """Return `by_text`, without rows where nothing is decoded."""
-        return self.by_text().filter(self._causal)
-
     def summary(self) -> Finding:
         """Return how large margins are, and what can be read with the noise, of those asked for, that hides most."""
         margins = self.table.group_by("layer").agg(pl.col("relative_margin").median())
         count = len(self.table) // self.table["layer"].n_unique()
-        layers = self.by_layer().filter(pl.col("noise").is_in(self._asked))
-        noise = layers.sort("below", maintain_order=True)["noise"][0]
-        shares = layers.filter(noise=noise)
+        noise = self._noise
+        shares = self.by_layer().filter(noise=noise)
         names = [one for one in ("below", *_WHOLE) if one in shares.columns]
         numbers = {f"{one}_least": shares[one].min() for one in names}
         numbers |= {f"{one}_most": shares[one].max() for one in names}
@@ -217,35 +191,31 @@ class Inversion(Result):
         )
 
     @property
-    def _asked(self) -> list[str]:
-        """The noises that were asked for, or else all that were tried."""
-        asked = self.provenance["settings"]["noise"]
-        tried = self.noises["noise"].unique(maintain_order=True).to_list()
-        return [noise for noise in asked if noise in tried] or tried
+    def _noise(self) -> str:
+        """The noise, of those asked for or else of all, with which fewest margins of a layer are above the error."""
+        layers = self.by_layer().sort("below", maintain_order=True)
+        asked = layers.filter(pl.col("noise").is_in(self.provenance["settings"]["noise"]))
+        return (asked if len(asked) else layers)["noise"][0]
 
     @property
     def _causal(self) -> bool:
         return self.table["change"].first() == NEXT
 
-    def token_lines(self, most: int = SHOWN) -> list[TokenLine]:
+    def token_lines(self) -> list[TokenLine]:
         """Return the first texts as lines of tokens, each with its margin at the deepest layer and its nearest rival.
 
-        Marked by what holds at the noise that was asked for of which most tokens are in doubt.
+        Marked by what holds at the noise of the finding.
         """
-        layer = self.table["layer"].max()
-        deep = self.noises.filter(layer=layer, change=self.table["change"].first())
-        asked = deep.filter(pl.col("noise").is_in(self._asked))
-        shares = asked.group_by("noise", maintain_order=True).agg(pl.col("below").mean())
-        noise = shares.sort("below", maintain_order=True)["noise"].first()
-        places = self.table.join(deep.filter(noise=noise), on=list(_PLACE), maintain_order="left")
+        layer, noise = self.table["layer"].max(), self._noise
+        stored = STORED[self.provenance["settings"]["stored"]]
+        change = self.table["change"].first()
+        deep = self.noises.filter(layer=layer, change=change, noise=noise)
+        places = self.table.join(deep, on=list(_PLACE), maintain_order="left")
         lines = []
-        for (text,), rows in places.group_by("text", maintain_order=True):
-            if len(lines) == most:
-                break
+        for rows in places.partition_by("text", maintain_order=True)[:SHOWN]:
             title = (
-                f"text {text}, {STORED[self.provenance['settings']['stored']]} of layer {layer}, "
-                f"with {_named(str(noise))}; in per cent the margin: half the distance to the nearest other token's "
-                "state, of the state's length"
+                f"text {rows['text'][0]}, {stored} of layer {layer}, with {_named(noise)}; in per cent the margin: "
+                "half the distance to the nearest other token's state, of the state's length"
             )
             title, shown = first_tokens(title, rows)
             marked = [_marked(row) for row in shown.iter_rows(named=True)]
@@ -253,10 +223,6 @@ class Inversion(Result):
             legend = [(mark, str(sum(one.mark is mark for one in marked))) for mark in marks]
             lines.append(TokenLine(title, marked, legend))
         return lines
-
-    def page_lines(self) -> list[TokenLine]:
-        """Return more lines of tokens, for a page."""
-        return self.token_lines(LINES)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,6 @@ from identilens.runs.settings import (
     Positive,
     Settings,
     Size,
-    Switch,
 )
 
 
@@ -32,7 +31,6 @@ class InversionSettings(Settings):
         stored: What is stored: hidden states (states), or keys and values of each layer (cache).
         risk: Largest probability with which Gaussian noise may spoil a certified text.
         substitutes: Tokens tried in place of each token of an encoder's text, those with the nearest embeddings.
-        whole_prefix: Run every candidate with its whole beginning, without a shared cache; slow.
         memory_budget: Largest size of a batch of candidates, such as 512MiB. Default: 256MiB.
         max_length: Cut longer texts to this many tokens.
         seed: Seed of random noise.
@@ -44,7 +42,6 @@ class InversionSettings(Settings):
     stored: Literal["states", "cache"] = "states"
     risk: Part = 1e-3
     substitutes: Positive = 64
-    whole_prefix: Switch = False
     memory_budget: Annotated[Size | None, Ge(1), NOT_RECORDED] = None
     max_length: Positive | None = None
     seed: NonNegative = 0

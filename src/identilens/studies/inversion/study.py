@@ -99,7 +99,6 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
             settings.layers,
             stored=settings.stored,
             budget=settings.memory_budget or BUDGET,
-            whole=settings.whole_prefix,
         )
         for text, item in enumerate(self.items):
             check_ids(item, text)
@@ -107,7 +106,6 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
     def run(self, part: int) -> Output:
         """Return the margins of one text, and what each noise does to its states."""
         item = self.items[part]
-        check_ids(item, part)
         ids, noises, causal = item.tensors["input_ids"], self.noises, self.candidates.causal
         stored = [one[0].double() for one in self.candidates.read(ids[None])]
         noisy = [

@@ -78,12 +78,10 @@ _SPEECH = """\
 Own contribution by part of speech (Fig. 26–37), in the order of the medians at the last layer. A sub-word takes the \
 tag of its word; special tokens are their own tag.
 """
-_ROLLOUT = """\
+_CORRELATION = """\
 Attention rollout multiplies attention maps through the layers (Abnar and Zuidema 2020). It sees attention weights \
 only: neither values, nor norms, nor feed-forward layers. Raw rollout takes weights as they are, effective rollout \
-only the part that reaches the heads' outputs. If attention alone explained the mixing, the lines would coincide.
-"""
-_CORRELATION = """\
+only the part that reaches the heads' outputs.
 Correlations are taken within each text and averaged over texts. The own token is largest in all three, so with it any \
 two agree (all pairs); without it the figure says whether attention tells which context is mixed in.
 """
@@ -213,14 +211,6 @@ class Mixing(Result):
             also=(*BOX, "tokens"),
             choices=("layer",),
             look={"x_format": _PERCENT},
-        ),
-        "own_share": View(
-            lines,
-            ("layer", "median", "measure"),
-            title="Median own share",
-            text=_ROLLOUT,
-            table="series.own_medians",
-            look={"x_format": "d", "y_format": _PERCENT},
         ),
         "rollout_correlation": View(
             lines,

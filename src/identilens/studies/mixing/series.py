@@ -17,18 +17,11 @@ SEPARATORS = ("[SEP]", "</s>", "<sep>")
 NEAR = 20
 """Positions to the left and to the right whose context is drawn."""
 
-_MEASURES = {
-    "contributions": "contribution",
-    "raw rollout": "raw_rollout",
-    "effective rollout": "effective_rollout",
-}
-
 
 @dataclass(frozen=True)
 class ClassContext:
     """What the class token takes from where, counted from itself or a separator (Brunner et al. 2020, Fig. 18)."""
 
-    token: str
     centre: str
     frame: pl.DataFrame
 
@@ -77,22 +70,6 @@ class Series:
         return mixing.rollout_correlation(self.table.filter(pl.col("kind") != "cross"))
 
     @cached_property
-    def own_medians(self) -> pl.DataFrame:
-        """Median own share by layer in contributions and in rollouts: kind, layer, measure, median."""
-        own_rows = self.table.filter(
-            (pl.col("kind") != "cross") & (pl.col("hidden") == pl.col("input"))
-        )
-        medians = own_rows.group_by("kind", "layer").agg(
-            pl.col(column).cast(pl.Float64).median().alias(name)
-            for name, column in _MEASURES.items()
-        )
-        long = medians.unpivot(
-            index=["kind", "layer"], variable_name="measure", value_name="median"
-        )
-        order = pl.col("measure").cast(pl.Enum(list(_MEASURES)))
-        return long.with_columns(order).drop_nulls("median").sort("kind", "measure", "layer")
-
-    @cached_property
     def speech(self) -> pl.DataFrame:
         """Boxes by part of speech (Fig. 26–37): tags are those of the source; without rows where there are none."""
         source = self.own_rows.filter(kind=self.own_kinds[0])
@@ -108,7 +85,7 @@ class Series:
             for centre in [token, *[name for name in SEPARATORS if name in occurring][:1]]:
                 with suppress(InputError):  # No text contains both of them and something beside.
                     frame = mixing.context_of_token(self.table, self.tokens, token, centre)
-                    contexts.append(ClassContext(token, centre, frame.filter(kind="encoder")))
+                    contexts.append(ClassContext(centre, frame.filter(kind="encoder")))
         return contexts
 
     @property

@@ -18,7 +18,7 @@ from identilens.models.layout import Site
 from identilens.runs.matrices import Matrices
 from identilens.runs.tables import Row, Tables, table_of
 from identilens.studies.structure.maps import head_rows
-from identilens.studies.structure.result import Structure
+from identilens.studies.structure.result import HEAD, Structure
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -57,7 +57,6 @@ class Closing:
     clusterings: Mapping[int, Representatives]
     clusters: int
     threshold: float
-    penalty: float
 
     def matrices(self) -> dict[str, Tensor]:
         """Return the matrices of the result in float32."""
@@ -73,17 +72,29 @@ class Closing:
     def structures(self) -> dict[str, tuple[Float[Tensor, "head q k"], Float[Tensor, "head q k"]]]:
         """W of each layer, from raw and from effective attention."""
         # Sizes of effective weights may exceed 1 here and there; the threshold keeps its meaning.
-        raw, effective = (
-            {key: self._cut(self.sums[f"{key}.{name}"] / self.clusters) for key in self.sites}
-            for name in (f"clusters{self.clusters}", "effective")
-        )
-        return {key: (raw[key], effective[key]) for key in self.sites}
+        sums, clusters = self.sums, self.clusters
+        return {
+            key: (
+                self._cut(sums[f"{key}.clusters{clusters}"] / clusters),
+                self._cut(sums[f"{key}.effective"] / clusters),
+            )
+            for key in self.sites
+        }
 
     def tables(
-        self, special: Sequence[int], members: Sequence[int], tokens: Sequence[str]
+        self, growth: pl.DataFrame, special: Sequence[int], representatives: Mapping[int, str]
     ) -> Tables:
-        """Return the tables by head, and those on the choice of representatives, of the largest cluster first."""
+        """Return the tables by head, and those on the choice of representatives, of the largest cluster first.
+
+        Args:
+            growth: The dimensions of R by number of texts.
+            special: Positions of special tokens.
+            representatives: Tokens of each representative, by its text.
+        """
         heads, spectrum, patterns = [], [], []
+        # The first number of texts with the largest dimension comes last, and stays.
+        ordered = growth.sort("dim_r", "texts", descending=[False, True])
+        filled = {tuple(head): texts for *head, texts in ordered.select(*HEAD, "texts").iter_rows()}
         for key, site in self.sites.items():
             space, energy = spaces(self.sums, key, site, self.texts)
             indices = torch.arange(space.eigenvalues.shape[-1]).expand_as(space.eigenvalues)
@@ -94,43 +105,32 @@ class Closing:
             }
             spectrum += head_rows(key, columns)
             for row in self._heads(key, site, space, energy):
-                for name, structures in zip(
-                    ("raw", "effective"), self.structures[key], strict=True
-                ):
-                    W, prefix = structures[row["head"]], "" if name == "raw" else "effective_"
+                where = {column: row[column] for column in HEAD}
+                row["texts_to_fill"] = filled[tuple(where.values())]
+                raw, effective = (one[row["head"]] for one in self.structures[key])
+                for name, prefix, W in (("raw", "", raw), ("effective", "effective_", effective)):
                     scores = pattern_scores(W, special)
-                    where = {column: row[column] for column in ("kind", "layer", "head")}
                     patterns += [{**where, "weights": name, **asdict(one)} for one in scores]
-                    row |= {
-                        f"{prefix}{column}": value for column, value in _named(W, scores).items()
-                    }
+                    named = _named(W, scores)
+                    row |= {f"{prefix}{column}": value for column, value in named.items()}
                 heads.append(row)
         sizes = self.clusterings[self.clusters].sizes.tolist()
-        chosen = zip(members, sizes, tokens, strict=True)
+        chosen = [
+            {"text": text, "cluster": cluster, "size": sizes[cluster], "tokens": names}
+            for cluster, (text, names) in enumerate(representatives.items())
+        ]
+        clusters = [
+            {"clusters": count, "silhouette": one.silhouette, "chosen": count == self.clusters}
+            for count, one in self.clusterings.items()
+        ]
         return {
             "table": frame("table", heads),
             "spectrum": pl.DataFrame(spectrum)
             .explode("index", "visibility", "energy")
             .fill_nan(None),
             "patterns": frame("patterns", patterns),
-            "clusters": frame(
-                "clusters",
-                [
-                    {
-                        "clusters": count,
-                        "silhouette": one.silhouette,
-                        "chosen": count == self.clusters,
-                    }
-                    for count, one in self.clusterings.items()
-                ],
-            ),
-            "representatives": frame(
-                "representatives",
-                [
-                    {"text": text, "cluster": cluster, "size": size, "tokens": names}
-                    for cluster, (text, size, names) in enumerate(chosen)
-                ],
-            ),
+            "clusters": frame("clusters", clusters),
+            "representatives": frame("representatives", chosen),
             "stability": frame("stability", list(self._stability())),
         }
 
@@ -145,7 +145,6 @@ class Closing:
                 "representatives": self.clusters,
                 "threshold": self.threshold,
                 **dimensions(space, energy),
-                "texts_to_fill": self.sums[f"{key}.grown"][:, 1].long(),
                 "mean_rank": space.eigenvalues.sum(-1),
                 "raw_to_effective": _relative(effective, raw),
             },
@@ -158,26 +157,22 @@ class Closing:
             means = {one: self.sums[f"{key}.clusters{one}"] / one for one in ladder}
             whole = self.sums[f"{key}.all_raw"] / self.texts
             cut = {one: self._cut(mean) for one, mean in means.items()}
+            size = whole.square().sum((-2, -1))
+            spread = (self.sums[f"{key}.squares"] - self.texts * size).clamp_min(0.0)
+            variance = spread / (self.texts - 1)
             for one, following in zip(ladder, [*ladder[1:], None], strict=True):
-                # The variance of a mean of k of N texts without putting back is s²/k · (1 − k/N).
-                size = whole.square().sum((-2, -1))
-                spread = (self.sums[f"{key}.squares"] - self.texts * size).clamp_min(0.0)
-                variance = spread / max(1, self.texts - 1)
-                yield from head_rows(
-                    key,
-                    {
-                        "clusters": one,
-                        "to_all": _relative(cut[one], self._cut(whole)),
-                        "to_next": None
-                        if following is None
-                        else _relative(cut[one], cut[following]),
-                        "mean_to_all": _relative(means[one], whole),
-                        "random_to_all": (variance / one * (1 - one / self.texts) / size).sqrt(),
-                    },
-                )
+                columns = {
+                    "clusters": one,
+                    "to_all": _relative(cut[one], self._cut(whole)),
+                    "to_next": following and _relative(cut[one], cut[following]),
+                    "mean_to_all": _relative(means[one], whole),
+                    # The variance of a mean of k of N texts without putting back is s²/k · (1 − k/N).
+                    "random_to_all": (variance / one * (1 - one / self.texts) / size).sqrt(),
+                }
+                yield from head_rows(key, columns)
 
     def _cut(self, mean: Float[Tensor, "head q k"]) -> Float[Tensor, "head q k"]:
-        return structure_weights(mean, self.threshold, penalty=self.penalty)
+        return structure_weights(mean, self.threshold)
 
 
 def _named(structure: Float[Tensor, "q k"], scores: Sequence[PatternScore]) -> dict[str, Any]:

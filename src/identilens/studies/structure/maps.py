@@ -14,9 +14,7 @@ from identilens.runs.tables import Row
 SHOWN = {"raw": "raw attention", "effective": "effective attention (sizes)"}
 
 
-def token_maps(
-    table: pl.DataFrame, matrices: Matrices, penalty: float, special: Sequence[int]
-) -> list[TokenMap]:
+def token_maps(table: pl.DataFrame, matrices: Matrices, special: Sequence[int]) -> list[TokenMap]:
     """Return mean weights and W of every head for the viewer, over representatives and over all texts."""
     shown = []
     for row in table.iter_rows(named=True):
@@ -37,7 +35,7 @@ def token_maps(
                 key = f"{row['kind']}.layer{row['layer']}.{prefix}{name}"
                 mean, level = matrices[key][row["head"]], row["threshold"]
                 layers = {
-                    f"W at l = {level:.4g}": structure_weights(mean, level, penalty=penalty),
+                    f"W at l = {level:.4g}": structure_weights(mean, level),
                     "mean weights": mean,
                 }
                 choices = {one: row[one] for one in ("kind", "layer", "head")}

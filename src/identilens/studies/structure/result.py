@@ -13,7 +13,7 @@ from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
 from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, counted, decimals, integers
+from identilens.runs.tables import Columns, decimals, integers
 from identilens.studies.perturbation_views import (
     NORMS_VIEW,
     PERTURBATIONS,
@@ -64,22 +64,11 @@ head's output in at least one text. With more texts R soon is the whole space, w
 The heads whose R is the whole space have it after {texts_to_fill:text} at the latest; that is usual where texts have \
 fewer tokens than a head's values have dimensions.
 """
-_SPECTRUM = """\
-Means over heads. An eigenvalue is the share of the texts in which its direction is visible; for directions that have \
-nothing to do with position, all would be {mean_rank:.3g} of {length}, the mean rank of T over n. By energy: the same \
-of T T′, scaled to one per text.
-On average {ignored:.1%} of a text's attention (squared) lies in directions of R that this text's values send to zero.
-"""
 _PAIRS = """\
 Two sets of weights are equivalent under a text when the head's output is the same (II.B). For pairs of texts, the \
 weights of the first are moved along a random direction which its own output does not see, and put before the values \
 of the second. The shared null space is the mean share of a move invisible under one text that is invisible under the \
 other too, beside what null spaces of these dimensions share by chance.
-"""
-_NEGATIVE = """\
-Naim & Asher's projection on Ker([T, 1])⊥ keeps outputs and row sums (here to {row_sum_error:.1e}); where its entries \
-are negative its rows are no probability distributions. That is so in {negative_maps:.1%} of the heads and texts, and \
-{negative_entries:.1%} of all entries.
 """
 _STABILITY = """\
 Representatives are the real texts nearest to the centroids of k-means on mean token embeddings. W is sufficient when \
@@ -182,14 +171,10 @@ class Structure(Result):
         "dim_half": "visible in half of the texts",
         "dim_95": "95 % of the spectrum",
         "energy_95": "95 % of the energy",
-        "index": "Direction, from 0",
-        "visibility": "visible in this share of texts",
-        "energy": "share of the values' energy",
         "overlap": "shared null space",
         "chance": "shared by chance",
         "disagree": "not equivalent under the other text",
         "change_second": "change of the other text's output",
-        "negative": "Share of entries",
         "to_all": "W to that of all texts",
         "to_next": "W to the next",
         "mean_to_all": "before the cut",
@@ -218,29 +203,12 @@ class Structure(Result):
             by=("kind", "texts"),
             look={"log_x": True},
         ),
-        "spectrum": View(
-            lines,
-            ("index", ("visibility", "energy"), "measure"),
-            title="Spectrum of R",
-            text=_SPECTRUM,
-            table="spectrum",
-            by=("kind", "index"),
-            look={"points": False},
-        ),
         "pairs": View(
             heat,
             ("head", "layer", ("overlap", "chance", "disagree", "change_second")),
             title="Equivalent weights: two texts, head by head",
             text=_PAIRS,
             table="moved_pairs",
-            by=tuple(HEAD),
-        ),
-        "negative": View(
-            heat,
-            ("head", "layer", "negative"),
-            title="Negative entries of the projection",
-            text=_NEGATIVE,
-            table="texts",
             by=tuple(HEAD),
         ),
         "stability": View(
@@ -252,9 +220,7 @@ class Structure(Result):
             by=("kind", "clusters"),
             look={"log_x": True},
         ),
-        "representatives": View(title="Representatives", table="representatives", listed=True),
         "norms": NORMS_VIEW,
-        "perturbations": View(title="Kinds of perturbation", table="by_perturbation", listed=True),
     }
 
     growth: pl.DataFrame
@@ -266,16 +232,6 @@ class Structure(Result):
     representatives: pl.DataFrame
     stability: pl.DataFrame
     perturbations: pl.DataFrame
-
-    @property
-    def sites(self) -> list[tuple[str, int]]:
-        """Kind and layer of every attention layer."""
-        return list(self.table.select("kind", "layer").unique(maintain_order=True).iter_rows())
-
-    @property
-    def threshold(self) -> float:
-        """Threshold l of Eq. 8 in units of the mean weight, in [0, 1]."""
-        return float(self.table["threshold"][0])
 
     def mean_weights(
         self, layer: int, head: int, kind: str | None = None, name: str = "raw"
@@ -290,13 +246,9 @@ class Structure(Result):
         kinds = self.table["kind"].unique(maintain_order=True).to_list()
         if kind is None and len(kinds) > 1:
             raise InputError(f"the result has the kinds {', '.join(kinds)}. Pass kind=...")
-        kind = kind or kinds[0]
-        key = f"{kind}.layer{layer}.{name}"
+        key = f"{kind or kinds[0]}.layer{layer}.{name}"
         if key not in self.matrices or not 0 <= head < len(self.matrices[key]):
-            available = ", ".join(f"{one} layer {number}" for one, number in self.sites)
-            raise InputError(
-                f"no {name} weights of {kind} layer {layer}, head {head}. There are {available}."
-            )
+            raise InputError(f"no {key} of head {head}. There are {', '.join(self.matrices)}.")
         return self.matrices[key][head]
 
     def correlations(self) -> pl.DataFrame:
@@ -328,17 +280,7 @@ class Structure(Result):
     def token_maps(self) -> list[TokenMap]:
         """Return mean weights and W of every head for the viewer."""
         special = self.provenance["settings"].get("special_positions", [])
-        return maps.token_maps(self.table, self.matrices, self._penalty, special)
-
-    @property
-    def _penalty(self) -> float:
-        return float(self.provenance["settings"]["penalty"])
-
-    def subject(self) -> str:
-        """Return the model, and how many texts of which length."""
-        row = self.table.row(0, named=True)
-        size = f"{counted(row['texts'], 'text')} of {counted(row['length'], 'token')}"
-        return f"{self.provenance['model'].get('name')} on {size}"
+        return maps.token_maps(self.table, self.matrices, special)
 
     def summary(self) -> Finding:
         """Return how much of the space R is, how many heads have a pattern, and what two texts share."""
@@ -349,7 +291,7 @@ class Structure(Result):
         parts = (
             self.table.select(
                 pl.first("texts", "length", "threshold", "representatives"),
-                pl.col("dim_half", "dim_95", "mean_rank").mean(),
+                pl.col("dim_95").mean(),
                 pl.col("texts_to_fill").filter(full).max(),
                 heads=pl.len(),
                 full_heads=full.sum(),
@@ -358,13 +300,6 @@ class Structure(Result):
             ),
             self.pairs.filter(able).select(pl.col("disagree", "change_second").mean()),
             self.stability.filter(most).select(pl.col("to_all").mean()),
-            self.texts.select(
-                pl.col("ignored").mean(),
-                pl.col("row_sum_error").max(),
-                negative_maps=(pl.col("least") < -1e-9).mean(),
-                negative_entries=pl.col("negative").mean(),
-                least_entry=pl.col("least").min(),
-            ),
         )
         numbers = {name: value for part in parts for name, value in part.row(0, named=True).items()}
         spearman = {f"spearman_{name}": value for name, value in norms.items()}

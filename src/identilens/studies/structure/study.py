@@ -1,8 +1,8 @@
 """What the attention of a corpus has in common, head by head (structure2025)."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from identilens.measures.structure.representatives import (
     choose_clusters,
 )
 from identilens.measures.structure.subspace import against_subspace, column_projector
-from identilens.measures.structure.weights import check_threshold
 from identilens.models.capture import Collector, Lengths, split_states
 from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
@@ -206,9 +205,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
 
     def __init__(self, lens: Lens, texts: Any, settings: StructureSettings) -> None:
         self.lens, self.settings = lens, settings
-        self.items = texts_of_length(
-            lens, texts, settings.length, cut=settings.cut, shorter=settings.shorter
-        )
+        self.items = texts_of_length(lens, texts, settings.length, settings.shorter)
         most = min(len(self.items), settings.pool)
         if settings.clusters is not None and settings.clusters > most:
             raise SettingError("clusters", f"of at most {most}, one per text", settings.clusters)
@@ -217,63 +214,56 @@ class StructureStudy(Study[StructureSettings, Structure]):
         drawn = np.random.default_rng(settings.seed).permutation(len(self.items))[: settings.pool]
         self._pool = {text: row for row, text in enumerate(sorted(drawn.tolist()))}
         self._sites = {f"{site.kind}.layer{site.layer}": site for site in lens.sites(self.items[0])}
+        self.threshold = 2 / settings.length if settings.threshold is None else settings.threshold
+        texts = range(len(self.items))
+        chunks = [texts[start : start + PART] for start in texts[::PART]]
+        self.parts = [
+            *(("first pass: R and representatives", self._first_pass, one) for one in chunks),
+            *(("second pass: texts against R", self._second_pass, one) for one in chunks),
+            *(
+                ("perturbed weights in the model", self._perturbed, range(place, place + 1))
+                for place in range(settings.perturbed)
+            ),
+        ]
 
     def identity(self) -> Identity:
         """Return the model and the texts, with the threshold that is used."""
         tolerance = f"max(n, d_model) * {FLOAT32_EPS} * largest singular value"
-        facts: dict[str, Any] = {"special_positions": self.special, "rank_tolerance": tolerance}
-        # The reported l refers to the mean, also where it was given for the sum.
-        if self.settings.threshold is None:
-            facts |= {"threshold": 2 / self.settings.length, "scale": "mean"}
+        facts = {
+            "special_positions": self.special,
+            "rank_tolerance": tolerance,
+            "threshold": self.threshold,
+        }
         return Identity(self.lens.facts, self.items.digests, facts)
 
     def sizes(self) -> Sequence[int]:
         """Return the steps of each part: two for each text, one for each text that is perturbed."""
-        return [size for size, *_ in self.steps]
+        return [len(texts) for *_, texts in self.parts]
 
     def begin(self, folder: RunFolder | None) -> None:
         """Read the sums that an interrupted run has saved."""
         super().begin(folder)
-        done = 0 if folder is None else sum(map(folder.has, range(len(self.steps))))
+        done = 0 if folder is None else sum(map(folder.has, range(len(self.parts))))
         if self.folder is not None and done:
             self.state.load(self.folder, done - 1)
 
     def run(self, part: int) -> Output:
         """Return the tables of one part, empty ones where it has nothing for them, and keep the sums on disk."""
-        _, note, tables_of = self.steps[part]
+        note, tables_of, texts = self.parts[part]
         self.tell(note)
-        tables = tables_of()
+        tables = tables_of(texts)
         if self.folder is not None:
             self.state.save(self.folder, part)
         return Output({name: tables.get(name, frame(name, [])) for name in Structure.schema})
 
     def finish(self, tables: Tables) -> Output:
         """Return all tables, with the means over representatives and over all texts."""
-        return Output(tables, self.closing.matrices())
-
-    @cached_property
-    def steps(self) -> list[tuple[int, str, Callable[[], Tables]]]:
-        """Steps in each part, and what is done there."""
-        chunks = [
-            range(len(self.items))[start : start + PART]
-            for start in range(0, len(self.items), PART)
-        ]
-        words = "perturbed weights in the model"
-        return [
-            *(
-                (len(one), "first pass: R and representatives", partial(self._first_pass, one))
-                for one in chunks
-            ),
-            *(
-                (len(one), "second pass: texts against R", partial(self._second_pass, one))
-                for one in chunks
-            ),
-            *(
-                (1, words, partial(self._perturbed, place))
-                for place in range(self.settings.perturbed)
-            ),
-            (0, words, self._last),
-        ]
+        tokens = {
+            text: joined(next(iter(self.items[text].tokens.values())))
+            for text in self.members(self.chosen)
+        }
+        closed = self.closing.tables(tables["growth"], self.special, tokens)
+        return Output({**tables, **closed}, self.closing.matrices())
 
     @cached_property
     def clusterings(self) -> dict[int, Representatives]:
@@ -288,15 +278,6 @@ class StructureStudy(Study[StructureSettings, Structure]):
         return self.settings.clusters or best_clusters(self.clusterings)
 
     @cached_property
-    def threshold(self) -> float:
-        """Threshold l in units of the mean weight."""
-        given = self.settings.threshold
-        if given is None:
-            return 2 / self.settings.length
-        check_threshold(given, self.chosen, self.settings.scale)
-        return given / self.chosen if self.settings.scale == "sum" else given
-
-    @cached_property
     def closing(self) -> Closing:
         """What the last tables are made of, once all texts have gone by."""
         return Closing(
@@ -306,7 +287,6 @@ class StructureStudy(Study[StructureSettings, Structure]):
             self.clusterings,
             self.chosen,
             self.threshold,
-            self.settings.penalty,
         )
 
     def members(self, clusters: int) -> list[int]:
@@ -327,7 +307,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
         }
 
     def _first_pass(self, texts: range) -> Tables:
-        rows: list[Rows] = []
+        rows = []
         for view in text_views(self.lens, self.items, texts):
             if view.text in self._pool:
                 self.state.keep(self._pool[view.text], len(self._pool), view.embedding)
@@ -340,26 +320,14 @@ class StructureStudy(Study[StructureSettings, Structure]):
                     squares=layer.weights.square().sum((-2, -1)),
                     all_effective=layer.effective.abs(),
                 )
-            if _is_mark(view.text + 1) or view.text + 1 == len(self.items):
-                rows += [self._growth(key, view.text + 1) for key in self._sites]
-        return {"growth": frame("growth", [row for of_text in rows for row in of_text])}
-
-    def _growth(self, key: str, texts: int) -> Rows:
-        """Return the rows of a layer's dim R after so many texts, and remember when it last grew."""
-        measured = dimensions(*spaces(self.state.sums, key, self._sites[key], texts))
-        grown = measured["dim_r"].double()
-        before = self.state.sums.get(
-            f"{key}.grown", torch.zeros(len(grown), 2, dtype=torch.float64)
-        )
-        now = torch.stack([grown, torch.full_like(grown, texts)], 1)
-        self.state.sums[f"{key}.grown"] = torch.where((grown > before[:, 0])[:, None], now, before)
-        return head_rows(key, {"texts": texts, **measured})
+            done = view.text + 1
+            if _is_mark(done) or done == len(self.items):
+                for key, site in self._sites.items():
+                    measured = dimensions(*spaces(self.state.sums, key, site, done))
+                    rows += head_rows(key, {"texts": done, **measured})
+        return {"growth": frame("growth", rows)}
 
     def _second_pass(self, texts: range) -> Tables:
-        if texts.start == 0:
-            _ = (
-                self.threshold
-            )  # A threshold outside its range is told before the pass, not after it.
         members = {clusters: self.members(clusters) for clusters in self.clusterings}
         rows, pairs = [], []
         before: TextView | None = None
@@ -373,11 +341,9 @@ class StructureStudy(Study[StructureSettings, Structure]):
                     against_subspace(layer.weights, layer.column, kept)
                     for kept in self._projectors[layer.key]
                 )
-                signs = (
-                    efficient_attention(layer.weights, layer.projected)
-                    if layer.visible is None
-                    else None
-                )
+                signs = None
+                if layer.visible is None:
+                    signs = efficient_attention(layer.weights, layer.projected)
                 rows += head_rows(
                     layer.key,
                     {
@@ -393,11 +359,8 @@ class StructureStudy(Study[StructureSettings, Structure]):
                         },
                     },
                 )
-            if (
-                view.text % 2
-                and view.text // 2 < self.settings.compared_pairs
-                and before is not None
-            ):
+            compared = view.text % 2 and view.text // 2 < self.settings.compared_pairs
+            if compared and before is not None:
                 for one, other in zip(before.layers, view.layers, strict=True):
                     pairs += self._pair_rows(before.text, view.text, one, other)
             before = view
@@ -425,18 +388,12 @@ class StructureStudy(Study[StructureSettings, Structure]):
             },
         )
 
-    def _perturbed(self, place: int) -> Tables:
-        if place >= self.chosen:
-            return {}
-        text = self.members(self.chosen)[place]
-        structures = self.closing.structures
-        rows = perturbation_rows(self.lens, self.items[text], text, structures, self.settings.seed)
+    def _perturbed(self, places: range) -> Tables:
+        rows = []
+        for text in self.members(self.chosen)[places.start : places.stop]:
+            item, structures = self.items[text], self.closing.structures
+            rows += perturbation_rows(self.lens, item, text, structures, self.settings.seed)
         return {"perturbations": frame("perturbations", rows)}
-
-    def _last(self) -> Tables:
-        members = self.members(self.chosen)
-        tokens = [joined(next(iter(self.items[text].tokens.values()))) for text in members]
-        return self.closing.tables(self.special, members, tokens)
 
 
 def _is_mark(texts: int) -> bool:

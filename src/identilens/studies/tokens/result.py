@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import polars as pl
 
-from identilens.charts.cells import heat
 from identilens.charts.kit import lines
 from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
@@ -53,7 +52,6 @@ how much another corpus would differ.
 A recovered token is still identifiable; how much of its hidden state it makes up, and whether the model uses it, is \
 another question. A probe that fails does not prove that the token is lost.
 """
-_ANY = "The same, but any position of the sentence that contains the same token of the vocabulary counts."
 _TRAIN = """\
 How much better a probe does on the sentences it was trained on than on test sentences (Brunner et al. 2020, Fig. 7).
 """
@@ -112,7 +110,6 @@ class TokenIdentifiability(Result):
     words: ClassVar = {
         "rate": "Share recovered",
         "rate_error": "Standard error: of the recovered share, over folds",
-        "token_rate": "Share recovered, any position",
         "train_rate": "Share recovered on training sentences",
         "curve": "Probe",
         "share": "Training sentences used",
@@ -135,15 +132,6 @@ class TokenIdentifiability(Result):
             choices=("checkpoint",),
             look=_MEAN,
         ),
-        "token_rate_by_layer": View(
-            lines,
-            ("layer_tested", "token_rate", "curve"),
-            title="Recovered, any of its positions",
-            text=_ANY,
-            table="own_layers",
-            choices=("checkpoint",),
-            look=_RATES,
-        ),
         "across_layers": View(
             lines,
             ("layer_tested", "rate", "layer_trained"),
@@ -153,16 +141,6 @@ class TokenIdentifiability(Result):
             also=_ALSO,
             choices=("curve", "checkpoint"),
             look=_MEAN,
-        ),
-        "across_layers_map": View(
-            heat,
-            ("layer_tested", "layer_trained", "rate"),
-            title="Share recovered by pair of layers",
-            text="The same numbers as a map.",
-            table="across",
-            also=("rate_error",),
-            choices=("curve", "checkpoint"),
-            look={"domain": (0, 1)},
         ),
         "neighbours": View(
             lines,

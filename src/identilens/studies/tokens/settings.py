@@ -21,7 +21,6 @@ from identilens.runs.settings import (
 
 Experiment = Literal["same-layer", "across-layers", "layer-to-layer", "neighbours", "data-share"]
 ProbeName = Literal["naive", "linear", "mlp", "ridge"]
-Search = Literal["every fold", "first fold"]
 Distance = Literal["cosine", "l2"]
 
 _NEGATIVE = Parameter(
@@ -42,8 +41,8 @@ class TokenSettings(Settings):
         layers: Layers to train on, counted from 1. Default: all; for data-share the last but one.
         offsets: Relative positions of the tokens to recover, for neighbours.
         shares: Shares of the training sentences, for data-share.
-        learning_rates: Learning rates of trained probes, one or several to search; the paper's seven by default.
-        search: Folds in which the learning rate is searched. With "first fold", its choice is used in the others.
+        learning_rates: Learning rates of trained probes, one or several to search on the first fold;
+            the paper's seven by default.
         batch_size: Number of tokens in a training step.
         patience: Number of epochs without a lower validation loss after which training stops.
         max_epochs: Largest number of epochs; the paper gives no limit.
@@ -63,7 +62,6 @@ class TokenSettings(Settings):
     offsets: Annotated[tuple[int, ...], LIST, _NEGATIVE] = (-3, -2, -1, 1, 2, 3)
     shares: Annotated[tuple[Annotated[float, Gt(0), Le(1)], ...], LIST] = (0.5, 0.8, 0.9, 1.0)
     learning_rates: Annotated[tuple[AboveZero, ...], LIST] | None = None
-    search: Search = "first fold"
     batch_size: Positive = 256
     patience: Positive = 20
     max_epochs: Positive = 1000

@@ -1,12 +1,9 @@
 """Whether the input token can be recovered from its hidden state (Brunner et al. 2020, section 4)."""
 
 from array import array
-from itertools import product
 from pathlib import Path
-from shutil import rmtree
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory
 from typing import Any
-from weakref import finalize
 
 from identilens.errors import InputError
 from identilens.measures.tokens.splits import split_sentences
@@ -19,13 +16,10 @@ from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Tables
 from identilens.studies.items import read_items
 from identilens.studies.tokens.cells import cells, check_corpus, probe_kinds
-from identilens.studies.tokens.extraction import HiddenStates, check_tokens, extract, layer_shape
+from identilens.studies.tokens.extraction import HiddenStates, check_tokens, extract, read_states
 from identilens.studies.tokens.result import TokenIdentifiability
-from identilens.studies.tokens.runner import Part, Runner
+from identilens.studies.tokens.runner import Part, Rates, remember, run_part
 from identilens.studies.tokens.settings import TokenSettings
-
-_TOLD_EVERY = 1000
-"""Texts between two notes on the progress of the check."""
 
 
 class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
@@ -72,12 +66,11 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         self.items = {
             name: read_items(each, texts, settings.max_length) for name, each in self.lenses.items()
         }
-        self.layers = {
-            name: layer_shape(each, self.items[name][0])[0] - 1
-            for name, each in self.lenses.items()
-        }
-        for layers, probe in product(self.layers.values(), settings.probes):
-            cells(settings, layers, probe)
+        for name, each in self.lenses.items():
+            check_tokens(self.items[name][0], 0)
+            layers = len(read_states(each, self.items[name][:1])[0]) - 1
+            for probe in settings.probes:
+                cells(settings, layers, probe)
         self._check_texts()
         splits = split_sentences(len(self.items["model"]), folds=settings.folds, seed=settings.seed)
         self.parts = [
@@ -86,60 +79,55 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
             for kind in probe_kinds(settings)
             for split in (splits[: settings.mlp_folds] if kind.probe == "mlp" else splits)
         ]
-        self.runner = Runner(self._states, settings, lens.device, self.tell)
+        self._rates: Rates = {}
         self._held: dict[str, HiddenStates] = {}
-        self._cache: Path | None = settings.states
-        self._temporary: finalize | None = None
+        self._temporary: TemporaryDirectory[str] | None = None
 
     def identity(self) -> Identity:
-        """Return model, texts and the second checkpoint; settings that the experiment does not use become None."""
+        """Return model, texts and the second checkpoint."""
         other = {"compared": self.lenses["compared"].facts if "compared" in self.lenses else None}
-        for name, experiment in (("offsets", "neighbours"), ("shares", "data-share")):
-            if self.settings.experiment != experiment:
-                other[name] = None
         return Identity(self.lenses["model"].facts, self.items["model"].digests, other)
 
     def begin(self, folder: RunFolder | None) -> None:
-        """Choose the folder of the hidden states, and read the learning rates that finished parts have chosen."""
-        if self._cache is None and folder is not None:
-            self._cache = folder.path / "states"
-        if self._cache is None:
-            self._cache = Path(mkdtemp(prefix="identilens-"))
-            self._temporary = finalize(self, rmtree, self._cache, ignore_errors=True)
+        """Read the learning rates that finished parts have chosen."""
+        super().begin(folder)
         for part in range(len(self.parts)):
             if folder is not None and folder.has(part):
-                self.runner.recall(folder.read_parts([part])["table"], self.layers)
+                remember(self._rates, folder.read_parts([part])["table"])
 
     def run(self, part: int) -> Output:
         """Return the rows of one fold of one probe and distance."""
-        return Output({"table": self.runner.run(self.parts[part])})
+        chosen = self.parts[part]
+        if chosen.checkpoint not in self._held:
+            self._held[chosen.checkpoint] = self._states(chosen.checkpoint)
+        states, device = self._held[chosen.checkpoint], self.lenses["model"].device
+        table = run_part(chosen, states, self.settings, self._rates, device, self.tell)
+        remember(self._rates, table)
+        return Output({"table": table})
 
     def finish(self, tables: Tables) -> Output:
         """Delete hidden states that were stored for this run only."""
         if self._temporary is not None:
-            self._temporary()
+            self._temporary.cleanup()
         return Output(tables)
 
     def _states(self, name: str) -> HiddenStates:
-        """Return the hidden states of a checkpoint, extracted when first asked for."""
-        if name not in self._held and self._cache is not None:
-            # Hidden states stay after the run: later runs on the same texts use them.
-            with recording(None):
-                self._held[name] = extract(
-                    self.lenses[name],
-                    self.items[name],
-                    self._cache,
-                    lambda done, total, step: self.tell(f"{step} of {done:,} of {total:,} texts"),
-                )
-        return self._held[name]
+        """Return the hidden states of a checkpoint, in the folder of settings or run, or one for now."""
+        cache = self.settings.states
+        if cache is None and self.folder is not None:
+            cache = self.folder / "states"
+        if cache is None:
+            self._temporary = self._temporary or TemporaryDirectory(ignore_cleanup_errors=True)
+            cache = Path(self._temporary.name)
+        # Hidden states stay after the run: later runs on the same texts use them.
+        with recording(None):
+            return extract(self.lenses[name], self.items[name], cache, self.tell)
 
     def _check_texts(self) -> None:
-        lengths, total = array("q"), len(self.items["model"])
-        for text in range(total):
-            same = [items[text] for items in self.items.values()]
-            for item in same:
-                check_tokens(item, text)
-            first, *others = same
+        lengths = array("q")
+        for text in range(len(self.items["model"])):
+            first, *others = (items[text] for items in self.items.values())
+            check_tokens(first, text)
             if others and first.identity != others[0].identity:
                 raise InputError(
                     f"expected two checkpoints that read the same tokens, but text {text} differs; compare a model "
