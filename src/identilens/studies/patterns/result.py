@@ -37,7 +37,9 @@ class PatternScores(Result):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled-decoder")
-        >>> found = idl.patterns(lens, "A cat saw a cat.", pattern="induction", layers=3, heads=0, repeated=12, rows=2)
+        >>> found = idl.patterns(
+        ...     lens, "A cat saw a cat.", pattern="induction", layers=3, heads=0, repeated=12, rows=2, tolerance=0
+        ... )
         >>> found.by_head().select("corpus", "rows").rows()
         [('texts', 1), ('repeated', 8)]
     """

@@ -50,7 +50,9 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> found = idl.patterns(lens, idl.examples()[0], pattern="previous,separator", layers=3, heads=(0, 9), rows=2)
+        >>> found = idl.patterns(
+        ...     lens, idl.examples()[0], pattern="previous,separator", layers=3, heads=(0, 9), rows=2, tolerance=0
+        ... )
         >>> found.by_head().select("pattern", "name", "rows").rows()
         [('previous', 'L3H0', 2), ('separator', 'L3H0', 2), ('previous', 'L3H9', 2), ('separator', 'L3H9', 2)]
     """

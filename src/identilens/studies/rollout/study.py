@@ -49,7 +49,7 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> found = idl.rollout(lens, idl.examples()[0], queries="once", targets=("tailor", "sitting"))
+        >>> found = idl.rollout(lens, idl.examples()[0], queries="once", targets=("tailor", "sitting"), tolerance=0)
         >>> found.table.select("query", "token", "value", "lo", "hi")
         shape: (4, 5)
         ┌───────┬─────────┬──────────┬──────────┬──────────┐
