@@ -33,7 +33,7 @@ LIMITS = {
     "nodes of cli": 7_250,
     "nodes of lab": 38_130,
     "nodes of reproduce": 11_800,
-    "nodes of tests": 270_720,
+    "nodes of tests": 270_660,
     "nodes of tools and benchmarks": 29_390,
     "lines of scripts, styles and templates": 2_475,
     "mean characters of a line of code": 40,

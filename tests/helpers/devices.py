@@ -116,14 +116,14 @@ WORK: dict[str, Callable[[Any], Any]] = {
         probes=("naive", "linear", "ridge"), distances=("cosine",), max_epochs=2,
     ),
     "certify a source": lambda device: idl.certify(
-        _lens("llama", device), TEXT, layers=(1,), queries="last", source=(torch.ones(32),)
+        _lens("llama", device), TEXT, layers=(1,), queries="last", source=("5",)
     ),
     "answer": lambda device: idl.answer(
         idl.load("bundled-decoder", device=device), PROMPT, bounded=1
     ),
     "generated answer": lambda device: idl.answer(
         idl.load("bundled-decoder", device=device), {"prompt": "The ferry left"}, bounded=0,
-        max_new_tokens=2, needed=False,
+        max_new_tokens=2,
     ),
     "explorer": _explored,
 }  # fmt: skip

@@ -90,7 +90,7 @@ INPUTS = {
         lambda: effective_attention(T, weights=A, output_projection=torch.ones(4, 2)),
         lambda: ProjectedValues.of(T, torch.ones(4, 2)),
     ],
-    "must be a tensor": [lambda: ProjectedValues.of(EYE, [[1]])],
+    "must be a dense tensor": [lambda: ProjectedValues.of(EYE, [[1]])],
     "for each head": [
         lambda: ProjectedValues.of(HEADS, torch.ones(3, 3, 4)),
     ],
@@ -107,12 +107,7 @@ INPUTS = {
     "scale": [lambda: structure_weights(A[None], 0.1, scale="both")],
     "penalty": [lambda: cut(A, 0.1, 1.0)],
     "h\\(x\\)": [lambda: cut(A, 0.1, lambda x: 2 * x)],
-    "finite": [
-        lambda: cut(EYE * NAN, 0.1),
-        lambda: look_up(STATES * NAN, STATES, [8], distance="l2"),
-        lambda: look_up(STATES, STATES * NAN, [8], distance="l2"),
-        lambda: RidgeProbe().fit(STATES, STATES, STATES, STATES * NAN),
-    ],
+    "finite": [lambda: cut(EYE * NAN, 0.1)],
     "W": [
         lambda: structure_norm(EYE, torch.ones(3, 3)),
         lambda: structure_norm(EYE, torch.ones(4)),
@@ -125,8 +120,8 @@ INPUTS = {
     "empty": [
         lambda: look_up(STATES[:0], STATES[:0], [], distance="l2"),
         lambda: look_up(STATES, STATES, [8, 0], distance="l2"),
-        lambda: LinearProbe().fit(STATES[:0], STATES[:0], STATES, STATES),
     ],
+    "each hidden state": [lambda: LinearProbe().fit(STATES[:0], STATES[:0], STATES, STATES)],
     "fit": [lambda: LinearProbe().transform(STATES), lambda: RidgeProbe().transform(STATES)],
     "8 and 7": [lambda: MlpProbe().fit(STATES, STATES[:7], STATES, STATES)],
     "wide": [lambda: NaiveProbe().score(STATES, STATES[:, :3], [8])],
@@ -150,6 +145,11 @@ NUMBERS = {
     "values has 1 NaN": [
         lambda: efficient_attention(A, BROKEN),
         lambda: ProjectedValues.of(BROKEN),
+    ],
+    "has .* NaN": [
+        lambda: look_up(STATES * NAN, STATES, [8], distance="l2"),
+        lambda: look_up(STATES, STATES * NAN, [8], distance="l2"),
+        lambda: RidgeProbe().fit(STATES, STATES, STATES, STATES * NAN),
     ],
     "queries has": [lambda: softmax_map(Q * NAN, K, V)],
     "bias has": [

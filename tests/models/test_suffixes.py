@@ -73,7 +73,6 @@ def test_a_row_of_a_long_text_costs_a_few_passes_in_every_precision(dtype):
     metric, exact = (root @ root.mT for root in roots)
     assert (metric - exact).norm() <= 0.01 * exact.norm()
     assert found.rows["cast"].item() == pytest.approx(answers[0].cast)
-    assert ("single precision alone" in found.summary().text) == (dtype != "float32")
 
 
 def test_what_reads_later_positions_runs_whole():

@@ -160,7 +160,7 @@ SUBCOMMANDS = {
 }
 """Commands that have commands of their own, and their help lines."""
 
-_FORMATTED: dict[str, Any] = {"help_formatter": "default"}
+_FORMATTED: Any = {"help_formatter": "default"}
 """Help of all but the program itself, whose list of commands is plain."""
 _RESEARCH = ", ".join(name for name, entry in STUDIES.items() if entry.research)
 _HELP = f"""How much of a transformer's attention is determined, and what has an effect.
@@ -239,7 +239,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except (CycloptsError, IdentilensError) as error:
-        say(_words(error, file), error=True)
+        say(re.sub(r"(\S{80})\S{200,}", r"\1…", _words(error, file)), error=True)
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)
     except (MemoryError, RuntimeError) as error:
         # torch raises a RuntimeError of many lines.

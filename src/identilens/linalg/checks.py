@@ -11,8 +11,8 @@ def check_finite(**tensors: Tensor | None) -> None:
     for name, tensor in tensors.items():
         if tensor is None:
             continue
-        if not isinstance(tensor, Tensor):
-            raise InputError(f"{name} must be a tensor; got {type(tensor).__name__}.")
+        if not isinstance(tensor, Tensor) or tensor.is_sparse:
+            raise InputError(f"{name} must be a dense tensor; got {type(tensor).__name__}.")
         # A sum is finite only if every term is, and costs one pass.
         if bool(torch.isfinite(tensor.sum())):
             continue
