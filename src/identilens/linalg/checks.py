@@ -14,7 +14,7 @@ def check_finite(**tensors: Tensor | None) -> None:
         if not isinstance(tensor, Tensor) or tensor.is_sparse:
             raise InputError(f"{name} must be a dense tensor; got {type(tensor).__name__}.")
         # A sum is finite only if every term is, and costs one pass.
-        if bool(torch.isfinite(tensor.sum())):
+        if torch.isfinite(tensor.sum()):
             continue
         bad = int((~torch.isfinite(tensor)).sum())
         if bad:

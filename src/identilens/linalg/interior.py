@@ -137,7 +137,7 @@ class SharedPrograms:
                 points[program], multipliers[program] = by_simplex(*at)
             if loose:
                 optima, solved = self._bounded(costs, rows, reach, points, multipliers)
-            if not bool(solved[loose].all()):
+            if not solved[loose].all():
                 raise NumericalError(
                     f"expected optima proven to {ACCEPTED_ERROR:g} for programs of {len(self.kept)} weights; the "
                     "values may be too badly scaled: try a larger tolerance."
