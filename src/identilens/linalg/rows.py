@@ -88,13 +88,6 @@ class RowProjector(ABC):
 
         return mix
 
-    def _spaces(self, heads: Float[Tensor, "head row c"]) -> Float[Tensor, "space all c"]:
-        """Return the rows of heads that share values one after another."""
-        return heads.reshape(len(self.white), self.share * heads.shape[1], heads.shape[-1])
-
-    def _heads(self, spaces: Float[Tensor, "space all c"]) -> Float[Tensor, "head row c"]:
-        return spaces.reshape(len(self.compact), spaces.shape[1] // self.share, spaces.shape[-1])
-
 
 class FullRows(RowProjector):
     """Every query sees every key, so that G is the identity."""

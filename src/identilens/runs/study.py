@@ -229,10 +229,10 @@ def run_study(
     resume = coerce("resume", bool, resume)
     overwrite = coerce("overwrite", bool, overwrite)
     allow_version_change = coerce("allow_version_change", bool, allow_version_change)
-    address = _address(study, ray, out)
-    record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None and (resume or overwrite):
         raise InputError("there is nothing to resume or overwrite: name the folder with out=....")
+    address = _address(study, ray, out)
+    record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
         with watched(study.unit, progress) as report:
             result = _in_memory(study, record, report)

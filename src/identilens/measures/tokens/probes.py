@@ -183,7 +183,8 @@ class Probe(ABC):
         for name, (states, targets) in (("training", training), ("validation", validation)):
             if len(states) != len(targets) or not len(states):
                 raise InputError(
-                    f"expected one input for each hidden state of {name}, got {len(states)} and {len(targets)}"
+                    f"expected one input for each hidden state of {name}, at least one; got {len(states)} and "
+                    f"{len(targets)}"
                 )
             check_finite(states=states, targets=targets)
         self._learn(training, validation, progress)
