@@ -22,7 +22,7 @@ NOISE = {
 
 SOLVED = {
     "certain_mass", "certain_mass_bfloat16", "certain_mass_error", "sink_lo", "sink_hi", "lo", "hi", "gap", "farthest",
-    "distance_bound", "radius", "minimum_norm",
+    "distance_bound", "radius",
 }  # fmt: skip
 """Columns that programs are solved for."""
 
@@ -36,7 +36,7 @@ CARRIED_ON = {
     "within_spearman": 0.05, "whole_spearman": 0.05, "pooled_spearman": 0.05,  # ranks of nearly equal numbers
     "mean_total_variation": 0.01, "largest_total_variation": 0.01,  # of a random walk, whose steps depend on the last
     "hidden": 1e-3, "violation": 1e-3, "largest_violation": 1e-3,  # after training
-    "minimum_norm": 1e-3, "effective": 1e-3, "contribution": 1e-3,  # differences of nearly equal numbers
+    "effective": 1e-3, "contribution": 1e-3,  # differences of nearly equal numbers
 }  # fmt: skip
 """The same for columns of which a rounding makes more."""
 

@@ -147,9 +147,6 @@ def _measured(device):
         "far": lambda: attention.far_alternatives(A, T, generator=torch.Generator().manual_seed(0)),
         "effective": lambda: attention.effective_attention(T, weights=A).effective,
         "maximum entropy": lambda: attention.maximum_entropy_alternative(A, T).weights,
-        "logits": lambda: (
-            attention.logit_alternative(A, T, 8, generator=torch.Generator().manual_seed(0)).logits
-        ),
         "logit rank": lambda: attention.least_logit_rank(A),
         "realisable": lambda: (
             attention.realisable_alternative(
@@ -157,7 +154,6 @@ def _measured(device):
                 generator=torch.Generator().manual_seed(0),
             ).weights
         ),
-        "minimum norm": lambda: attention.minimum_norm_alternative(A[3], T),
         "uniform": lambda: attention.uniform_alternatives(
             A[3], attention.simplex_space(T), 4, generator=torch.Generator().manual_seed(0)
         ),

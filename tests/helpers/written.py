@@ -56,7 +56,7 @@ def certainty(queries=((0, 0), (0, 1), (1, 0)), tolerances=("0", "1%"), kinds=("
                         **named, "outcome": "head", "functional": f"key {key}", "key": key,
                         "token": "abc"[key], "value": weight, "lo": max(0.0, weight - less),
                         "hi": weight + less, "radius": 0.125, "effective": weight - 0.125,
-                        "minimum_norm": 0.375, "norm_share": (0.5, 0.375, 0.125)[key], "contribution": 0.25,
+                        "norm_share": (0.5, 0.375, 0.125)[key], "contribution": 0.25,
                         "removal": 0.0625, "verdict": _VERDICTS[key],
                     })  # fmt: skip
                 rows.append({

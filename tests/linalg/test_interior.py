@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch.nn.functional import pad
 from torch.testing import assert_close
 
 from helpers.heads import doubles, normals, seeded, seeds
@@ -74,6 +75,26 @@ def test_rows_of_their_own_equal_each_alone():
     for place in range(5):
         alone = SharedPrograms(kept).minimise(costs[place : place + 1], rows[place : place + 1])
         assert_close(together.values[place], alone.values[0], atol=1e-9, rtol=0)
+
+
+def test_heads_of_different_rank_together_equal_each_alone():
+    made = [random_row(seed, 20, d, 2.0) for seed, d in enumerate((6, 2, 11))]
+    bases = [kept_basis(T) for _, T in made]
+    kept = torch.stack([pad(one, (0, 12 - one.shape[1])) for one in bases])
+    rows = torch.stack([row.expand(20, 20) for row, _ in made])
+    costs = torch.eye(20).double().expand(3, -1, -1)
+    reach = torch.stack(
+        [pad(0.05 * torch.ones(one.shape[1]).double(), (0, 12 - one.shape[1])) for one in bases]
+    )
+    reach = reach[:, None].repeat(1, 20, 1)
+    reach[..., 0] = 0.0
+    for some in (torch.zeros_like(reach), reach):
+        together = SharedPrograms(kept).minimise(costs, rows, some)
+        for head, basis in enumerate(bases):
+            own = some[head, :, : basis.shape[1]]
+            alone = SharedPrograms(basis).minimise(costs[head], rows[head], own)
+            assert_close(together.values[head], alone.values, atol=2e-8, rtol=0)
+            assert_close(together.bounds[head], alone.bounds, atol=2e-8, rtol=0)
 
 
 def test_what_cannot_be_proven_is_solved_one_by_one(monkeypatch):

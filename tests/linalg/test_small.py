@@ -8,14 +8,14 @@ from helpers.heads import doubles, normals, seeded
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import ProjectedValues, relative_tolerance
 from identilens.linalg.checks import check_finite
-from identilens.linalg.compact import OutputFactor, compact_values
+from identilens.linalg.compact import OutputFactor
 from identilens.linalg.factor import factorise, least_squares
 from identilens.linalg.simplex import (
     centred_rank,
     joint_space,
     least_outside,
     ones_outside,
-    simplex_span,
+    row_space,
 )
 from identilens.linalg.softmax import attention_logits, follow_logits, visible_softmax
 from identilens.linalg.tolerance import FLOAT32_EPS
@@ -80,9 +80,7 @@ def test_projections_least_squares_and_bases_of_outputs():
     values = drawn(6, 2) @ drawn(2, 4)
     pseudo, rows = torch.linalg.pinv(values), drawn(3, 6)
     found = factorise(values, 1e-6)
-    assert_close(found.project(rows), rows @ values @ pseudo)
-    assert found.project(rows.float()).dtype == torch.float32
-    assert_close(found.ones, torch.ones(1, 6).double() @ found.basis)
+    assert_close(rows @ found.basis @ found.basis.mT, rows @ values @ pseudo)
     assert_close(least_squares(values, drawn(6, 3)), pseudo @ drawn(6, 3))
     visible = torch.ones(6, 6, dtype=torch.bool).tril()
     visible[2] = visible[4]
@@ -123,9 +121,8 @@ def test_a_factor_has_the_gram_matrix_of_the_projection(shape):
     else:
         assert bool(factor.inverse.isnan().all())
     values = drawn(*shape[:-2], 6, rows)
-    compact, T = compact_values(values, projection), values @ projection
+    compact, T = values @ factor.lower, values @ projection
     assert_close(compact @ compact.mT, T @ T.mT)
-    assert torch.equal(compact_values(values), values)
 
 
 def test_dependent_rows_of_a_projection_have_no_inverse_and_the_right_gram_matrix():
@@ -171,11 +168,10 @@ def test_ranks_with_the_ones_by_hand():
     # A change of T by less than its tolerance would make it constant.
     nearly = torch.ones(3, 1).double() + 1e-7 * line
     assert [int(centred_rank(nearly, tolerance)) for tolerance in (1e-6, 1e-9)] == [0, 1]
-    span = simplex_span(line, 1e-6)
-    assert int(span.rank) == 2
-    assert_close(
-        ones_outside(simplex_span(line, 1e-6)), torch.tensor(0.0).double(), atol=1e-12, rtol=0
-    )
+    space = row_space(line, torch.ones(3, dtype=torch.bool), 1e-6)
+    assert space.rank == 2
+    outside = ones_outside(space.kept)
+    assert_close(outside, torch.tensor(0.0).double(), atol=1e-12, rtol=0)
     sizes = torch.tensor([1, 4])
     assert least_outside(sizes, lambda size: 0.5 * size).tolist() == [0.25, 16.0]
 

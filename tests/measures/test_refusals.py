@@ -16,7 +16,6 @@ from identilens.measures.attention import (
     functional_interval,
     logit_rank_study,
     maximum_entropy_alternative,
-    minimum_norm_alternative,
     norm_share,
     removal_effect,
     sample_alternatives,
@@ -50,7 +49,6 @@ INPUTS = {
     "hides every key": [
         lambda: sample_alternatives(A, T, 1, visible=NO_KEY),
         lambda: effective_attention(T, weights=A, visible=NO_KEY),
-        lambda: minimum_norm_alternative(A[0], T, visible=NO_KEY[0]),
     ],
     "hidden keys": [
         lambda: sample_alternatives(A, T, 1, visible=causal(6)),

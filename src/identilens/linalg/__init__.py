@@ -1,7 +1,6 @@
 """Rank, subspaces and small programs on plain tensors."""
 
 from identilens.linalg.compact import OutputFactor as OutputFactor
-from identilens.linalg.compact import compact_values as compact_values
 from identilens.linalg.projected import HeadValues as HeadValues
 from identilens.linalg.projected import ProjectedValues as ProjectedValues
 from identilens.linalg.projected import Visible as Visible

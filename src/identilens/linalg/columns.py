@@ -8,9 +8,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.linalg.decompositions import svd
+from identilens.linalg.memory import budget_on
 
-_PAIRS = 2**24
-"""Numbers held at most as products of columns."""
 _ABSENT = 1e-10
 """Singular values of a row's part of the columns that are rounding."""
 
@@ -22,18 +21,16 @@ class Columns:
     A row's part of B has a rank far below B's, so that products go by bases of these parts.
 
     Attributes:
-        kept: B.
+        kept: B; of one row for each of several heads, where columns of zeros stand for those that a head lacks.
         rows: Number of rows.
     """
 
-    kept: Float[Tensor, "key rho"]
+    kept: Float[Tensor, "*head key rho"]
     rows: int
 
     @cached_property
     def _parts(self) -> tuple[Float[Tensor, "row key r"], Float[Tensor, "row_r rho"]]:
         """Orthonormal bases of the rows' parts of B, and B's coordinates in them."""
-        if self.rows == 1:
-            return self.kept[None], torch.eye(self.kept.shape[1]).to(self.kept)
         left, sigma, right = svd(self.kept.unflatten(0, (self.rows, -1)))
         most = int((sigma > _ABSENT).sum(1).max())
         return left[..., :most], (sigma[:, :most, None] * right[:, :most]).flatten(0, 1)
@@ -41,41 +38,47 @@ class Columns:
     @cached_property
     def frame(self) -> Float[Tensor, "rho rho"]:
         """The coordinates of `gram`: where B spans the rows' parts of it, those in which its blocks are the rows'."""
-        _, coordinates = self._parts
-        square = len(coordinates) == coordinates.shape[1]
-        return coordinates if square else torch.eye(coordinates.shape[1]).to(coordinates)
+        return self._parts[1] if self._apart else torch.eye(self.kept.shape[-1]).to(self.kept)
+
+    @cached_property
+    def _apart(self) -> bool:
+        return self.rows > 1 and len(self._parts[1]) == self.kept.shape[-1]
 
     @cached_property
     def _pairs(self) -> Tensor:
-        return torch.tril_indices(self.kept.shape[1], self.kept.shape[1])
+        rho = self.kept.shape[-1]
+        return torch.tril_indices(rho, rho, device=self.kept.device)
 
     @cached_property
-    def _products(self) -> Float[Tensor, "key pair"]:
+    def _products(self) -> Float[Tensor, "*head key pair"]:
         first, second = self._pairs
-        return self.kept[:, first] * self.kept[:, second]
+        return self.kept[..., first] * self.kept[..., second]
 
-    def gram(self, ratio: Float[Tensor, "program key"]) -> Float[Tensor, "program rho rho"]:
-        """Return Bᵀ D B for each diagonal D, in the coordinates of the frame."""
-        keys, rho = self.kept.shape
-        if self.rows > 1:
-            bases, coordinates = self._parts
-            weighted = bases * ratio.unflatten(1, bases.shape[:2])[..., None]
-            parts = weighted.mT @ bases
-            if self.frame is not coordinates:
-                inside = parts @ coordinates.unflatten(0, bases.shape[::2])
-                return coordinates.mT @ inside.flatten(1, 2)
+    @cached_property
+    def _absent(self) -> Float[Tensor, "*head 1 rho"]:
+        return (self.kept == 0).all(-2, keepdim=True).to(self.kept)
+
+    def gram(self, ratio: Float[Tensor, "*program key"]) -> Float[Tensor, "*program rho rho"]:
+        """Return Bᵀ D B for each diagonal D, in the coordinates of the frame, and 1 for columns of zeros."""
+        rho = self.kept.shape[-1]
+        if self._apart:
+            bases, _ = self._parts
+            parts = (bases * ratio.unflatten(1, bases.shape[:2])[..., None]).mT @ bases
             blocks = ratio.new_zeros(len(ratio), *bases.shape[::2], *bases.shape[::2])
             blocks.diagonal(dim1=1, dim2=3).copy_(parts.permute(0, 2, 3, 1))
             return blocks.flatten(3).flatten(1, 2)
-        if keys * rho * rho > _PAIRS:
-            return (self.kept * ratio[..., None]).mT @ self.kept
-        # One triangle of each is formed.
-        equations = ratio.new_zeros(len(ratio), rho, rho)
-        equations[:, self._pairs[0], self._pairs[1]] = ratio @ self._products
+        if 8 * self.kept.numel() * rho > budget_on(self.kept.device) // 8:
+            each = self.kept[..., None, :, :]
+            equations = (each * ratio[..., None]).mT @ each
+        else:
+            # One triangle of each is formed.
+            equations = ratio.new_zeros(*ratio.shape[:-1], rho, rho)
+            equations[..., self._pairs[0], self._pairs[1]] = ratio @ self._products
+        equations.diagonal(dim1=-2, dim2=-1).add_(self._absent)
         return equations
 
     def solve(
-        self, factor: Float[Tensor, "program rho rho"], right: Float[Tensor, "program rho"]
-    ) -> Float[Tensor, "program rho"]:
+        self, factor: Float[Tensor, "*program rho rho"], right: Float[Tensor, "*program rho"]
+    ) -> Float[Tensor, "*program rho"]:
         """Return solutions of equations in B's own coordinates, whose Cholesky factors are in those of the frame."""
         return torch.cholesky_solve((right @ self.frame.mT)[..., None], factor)[..., 0] @ self.frame

@@ -62,19 +62,3 @@ class OutputFactor:
 
 def _joined(layers: Sequence[Tensor]) -> Tensor:
     return layers[0] if len(layers) == 1 else torch.stack([*layers])
-
-
-def compact_values(
-    values: Float[Tensor, "*batch n d_v"],
-    output_projection: Float[Tensor, "*#batch d_v d_model"] | None = None,
-) -> Float[Tensor, "*batch n r"]:
-    """Return F, n x r in float64, whose rows have the same inner products as those of the projected values T.
-
-    T = V W_O equals F Qᵀ with F = V L, see `OutputFactor`. F and T therefore have the same singular values, left
-    singular vectors and left null space, and F has r = min(d_v, d_model) columns instead of d_model. Without a
-    projection the values are T itself.
-    """
-    values = values.double()
-    return (
-        values if output_projection is None else values @ OutputFactor.of(output_projection).lower
-    )

@@ -1,7 +1,6 @@
 """Orthonormal basis and pseudo-inverse of the projected values, by Cholesky where full rank is certified."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,36 +16,17 @@ SAFE_SHARE = 1e-8
 
 
 @dataclass(frozen=True)
-class Span:
-    """The column space of each matrix of a batch.
+class Factor:
+    """F⁺ = coordinates @ basisᵀ, for a batch of matrices F (n x r).
 
     Attributes:
-        basis: Orthonormal columns; those beyond the rank are zero.
+        basis: Orthonormal columns that span those of F; those beyond the rank are zero.
         rank: Numerical rank of each matrix.
+        coordinates: r x k, maps a row in the row space of F to its coordinates in ``basis``.
     """
 
     basis: Float[Tensor, "*shared n k"]
     rank: Int[Tensor, "*batch"]
-
-    @cached_property
-    def ones(self) -> Float[Tensor, "*shared 1 k"]:
-        """The ones in coordinates of the basis."""
-        return self.basis.sum(-2, keepdim=True)
-
-    def project(self, rows: Float[Tensor, "*batch row n"]) -> Float[Tensor, "*batch row n"]:
-        """Return the orthogonal projection of rows on the space, in the precision of the rows."""
-        basis = self.basis.to(rows.dtype)
-        return rows @ basis @ basis.mT
-
-
-@dataclass(frozen=True)
-class Factor(Span):
-    """F⁺ = coordinates @ basisᵀ, for a batch of matrices F (n x r).
-
-    Attributes:
-        coordinates: r x k, maps a row in the row space of F to its coordinates in ``basis``.
-    """
-
     coordinates: Float[Tensor, "*batch r k"]
 
     @property

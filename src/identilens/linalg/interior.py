@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,6 +11,7 @@ from torch import Tensor
 from identilens.errors import NumericalError
 from identilens.linalg.columns import Columns
 from identilens.linalg.cone import Scaling, product, quotient, room
+from identilens.linalg.memory import blocks
 from identilens.linalg.programs import (
     ACCEPTED_ERROR,
     SOLVER_TOLERANCE,
@@ -20,14 +22,16 @@ from identilens.linalg.threads import one_thread
 _STEPS = 40
 _CLOSE = 1e-9
 """Complementarity at which programs count as solved."""
-_CLOSEST = 1e-16
-"""Complementarity at which a least norm counts as found."""
 _SHORT_OF_BOUNDARY = 0.99
 _CORRECTIONS, _RIDGE = 3, 1e-13
 """Steps that bring a point into P, and what is added to their equations, as a share of the largest on the diagonal."""
 _EPS = torch.finfo(torch.float64).eps
-_NUMBERS = 2**22
-"""Numbers held at a time in the equations of a step."""
+
+Points = Float[Tensor, "*program key"]
+"""A number of each key in each program."""
+
+Multipliers = Float[Tensor, "*program rho"]
+"""A number of each column of B in each program."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +45,10 @@ class Optima:
         multipliers: y of each program: costs − B y, its least entry times the row's sum added, prove the bound.
     """
 
-    values: Float[Tensor, " program"]
-    bounds: Float[Tensor, " program"]
-    points: Float[Tensor, "program key"]
-    multipliers: Float[Tensor, "program rho"]
+    values: Float[Tensor, "*program"]
+    bounds: Float[Tensor, "*program"]
+    points: Points
+    multipliers: Multipliers
 
     @property
     def gap(self) -> float:
@@ -63,39 +67,36 @@ class SharedPrograms:
     for the cone, Vandenberghe, The CVXOPT linear and quadratic cone program solvers, 2010). In a step each program
     needs Bᵀ D B with a diagonal D of its own: the products of B's columns are formed once, so that all of them are one
     matrix product. The method is not trusted: bounds are proven from its multipliers, and its points are brought into
-    P. All on one thread.
+    P. All on the device of B, on one thread.
 
     Args:
         kept: B, orthonormal columns that span [T, 1]; of several rows beside each other, the ones of each by itself.
+            The B of several heads go together, columns of zeros added to those of least rank: costs and rows then
+            have an axis of heads, too, before that of programs.
         blocks: Number of the row, for keys of several rows beside each other; each has a sum of its own.
     """
 
-    def __init__(self, kept: Float[Tensor, "key rho"], blocks: Int[Tensor, " key"] | None = None):
-        self.kept = kept.detach().double().cpu()
-        self._blocks = torch.zeros(len(kept), dtype=torch.int64) if blocks is None else blocks
+    def __init__(
+        self, kept: Float[Tensor, "*head key rho"], blocks: Int[Tensor, " key"] | None = None
+    ):
+        self.kept = kept.detach().double()
+        none = torch.zeros(kept.shape[-2], dtype=torch.int64, device=kept.device)
+        self._blocks = none if blocks is None else blocks
         self._count = int(self._blocks.max()) + 1
         self._columns = Columns(self.kept, self._count)
 
     @one_thread()
-    def near(
-        self,
-        costs: Float[Tensor, "program key"],
-        rows: Float[Tensor, "program key"],
-        reach: Float[Tensor, "program rho"] | None = None,
-        complementarity: float = 1e-5,
+    def bounds(
+        self, costs: Points, rows: Points, reach: Multipliers, complementarity: float
     ) -> tuple[Tensor, ...]:
-        """Return moves from the rows to points near the optima, and multipliers that prove bounds near them.
+        """Return lower bounds near the optima, and the multipliers that prove them: see `proven`.
 
-        So near that x·s per key is below the ``complementarity``. Nothing is certified; whoever uses them sees how far
-        a move can be made and what the multipliers prove. Moves do not change xᵀ B where the ``reach`` is 0.
+        So near that x·s per key is below the ``complementarity``.
         """
 
         def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
-            points, multipliers = self._interior(complementarity, costs, rows @ self.kept, reach)
-            moves = points - rows
-            return moves - torch.where(
-                reach > 0, 0.0, moves @ self.kept
-            ) @ self.kept.mT, multipliers
+            _, multipliers = self._interior(complementarity, costs, rows @ self.kept, reach)
+            return self.proven(costs, rows, multipliers, reach), multipliers
 
         return self._in_parts(solve, costs, rows, reach)
 
@@ -112,9 +113,9 @@ class SharedPrograms:
     @one_thread()
     def minimise(
         self,
-        costs: Float[Tensor, "program key"],
-        rows: Float[Tensor, "program key"],
-        reach: Float[Tensor, "program rho"] | None = None,
+        costs: Points,
+        rows: Points,
+        reach: Multipliers | None = None,
     ) -> Optima:
         """Return the least costs·x over the alternatives of each program's row, with certificates.
 
@@ -131,83 +132,59 @@ class SharedPrograms:
             points = self._corrected(points, rows, reach)
             points = self.within(points, rows, reach)
             optima, solved = self._bounded(costs, rows, reach, points, multipliers)
-            loose = torch.nonzero(~solved & (reach == 0).all(1)).flatten().tolist()
-            for program in loose:
-                at = costs[program], rows[program], self.kept
-                points[program], multipliers[program] = by_simplex(*at)
-            if loose:
+            loose = ~solved & (reach == 0).all(-1)
+            for program in map(tuple, loose.nonzero().tolist()):
+                point = by_simplex(costs[program], rows[program], self.kept[program[:-1]])
+                points[program], multipliers[program] = point
+            if loose.any():
                 optima, solved = self._bounded(costs, rows, reach, points, multipliers)
             if not solved[loose].all():
                 raise NumericalError(
-                    f"expected optima proven to {ACCEPTED_ERROR:g} for programs of {len(self.kept)} weights; the "
+                    f"expected optima proven to {ACCEPTED_ERROR:g} for programs of {self.kept.shape[-2]} weights; the "
                     "values may be too badly scaled: try a larger tolerance."
                 )
             return optima
 
         # Programs are solved to an absolute accuracy.
-        size = costs.abs().amax(1, keepdim=True).clamp_min(torch.finfo(costs.dtype).tiny)
+        size = costs.abs().amax(-1, keepdim=True).clamp_min(torch.finfo(costs.dtype).tiny)
         values, bounds, points, multipliers = self._in_parts(solve, costs / size, rows, reach)
-        return Optima(size[:, 0] * values, size[:, 0] * bounds, points, size * multipliers)
-
-    @one_thread()
-    def least_norm(self, weights_row: Float[Tensor, " key"]) -> Float[Tensor, " key"]:
-        """Return the point of least ‖x‖ in P of a row a, proven by the dual: ‖x‖²/2 >= y·Bᵀa − ‖max(B y, 0)‖²/2.
-
-        The duality gap of ‖x‖²/2 is at most `ACCEPTED_ERROR`: the true point lies within the root of twice that.
-
-        Raises:
-            NumericalError: The answer is infeasible or not proven optimal.
-        """
-        row = weights_row.detach().double().cpu()[None]
-        right, reach = row @ self.kept, self.kept.new_zeros(1, self.kept.shape[1])
-        points, multipliers = self._interior(_CLOSEST, torch.zeros_like(row), right, reach, 1.0)
-        point = self.within(self._corrected(points, row, reach), row, reach)[0]
-        inside = (self.kept @ multipliers[0]).clamp_min(0.0)
-        least = float(multipliers[0] @ right[0] - inside.square().sum() / 2)
-        gap = max(0.0, float(point.square().sum()) / 2 - least)
-        error = float(((point - row[0]) @ self.kept).abs().max())
-        if not (error <= ACCEPTED_ERROR and gap <= ACCEPTED_ERROR):
-            raise NumericalError(
-                f"expected a least-norm alternative proven to {ACCEPTED_ERROR:g}; got an output error {error:.1e} and "
-                f"a duality gap {gap:.1e}; the values may be too badly scaled: try a larger tolerance."
-            )
-        return point
+        return Optima(size[..., 0] * values, size[..., 0] * bounds, points, size * multipliers)
 
     def proven(
         self,
-        costs: Float[Tensor, "program key"],
-        rows: Float[Tensor, "program key"],
-        multipliers: Float[Tensor, "program rho"],
-        reach: Float[Tensor, "program rho"] | None = None,
-    ) -> Float[Tensor, " program"]:
+        costs: Points,
+        rows: Points,
+        multipliers: Multipliers,
+        reach: Multipliers | None = None,
+    ) -> Float[Tensor, "*program"]:
         """Return y·Bᵀa − ‖reach ∘ y‖ + Σ (sum of a row) · min (c − B y): a lower bound whatever the multipliers y are.
 
         For every x in P, c·x = y·Bᵀa + y·Bᵀ(x − a) + (c − B y)·x, and none of the last two can be less. What these sums
         are rounded by at most is taken off.
         """
         reduced, sums = costs - multipliers @ self.kept.mT, self._by_row(rows, 0.0, "sum")
-        least = (self._by_row(reduced, torch.inf, "amin") * sums).sum(1)
-        rounding = len(self.kept) * _EPS * multipliers.abs().sum(1) * sums.sum(1)
-        bounds = (multipliers * (rows @ self.kept)).sum(1) + least - rounding
+        least = (self._by_row(reduced, torch.inf, "amin") * sums).sum(-1)
+        rounding = self.kept.shape[-2] * _EPS * multipliers.abs().sum(-1) * sums.sum(-1)
+        bounds = (multipliers * (rows @ self.kept)).sum(-1) + least - rounding
         if reach is None:
             return bounds
-        return bounds - torch.linalg.vector_norm(reach * multipliers, dim=1)
+        return bounds - torch.linalg.vector_norm(reach * multipliers, dim=-1)
 
     def within(
         self,
-        points: Float[Tensor, "program key"],
-        rows: Float[Tensor, "program key"],
-        reach: Float[Tensor, "program rho"],
-    ) -> Float[Tensor, "program key"]:
+        points: Points,
+        rows: Points,
+        reach: Multipliers,
+    ) -> Points:
         """Return points near these with the rows' sums, drawn towards the rows as far as the ellipsoid needs.
 
         They are in P if xᵀ B is that of the rows where the ``reach`` is 0.
         """
         wanted = self._by_row(rows, 0.0, "sum")
         sums = self._by_row(points, 0.0, "sum").clamp_min(SOLVER_TOLERANCE)
-        moves = points * (wanted / sums)[:, self._blocks] - rows
+        moves = points * (wanted / sums)[..., self._blocks] - rows
         along = torch.where(reach > 0, (moves @ self.kept) / reach, 0.0)
-        length = torch.linalg.vector_norm(along, dim=1, keepdim=True).clamp_min(1.0)
+        length = torch.linalg.vector_norm(along, dim=-1, keepdim=True).clamp_min(1.0)
         return (rows + moves / length).clamp_min(0.0)
 
     def _corrected(self, points: Tensor, rows: Tensor, reach: Tensor) -> Tensor:
@@ -215,21 +192,20 @@ class SharedPrograms:
         for _ in range(_CORRECTIONS):
             outside = (points - rows) @ self.kept
             along = torch.where(reach > 0, outside / reach, 0.0)
-            length = torch.linalg.vector_norm(along, dim=1, keepdim=True).clamp_min(1.0)
+            length = torch.linalg.vector_norm(along, dim=-1, keepdim=True).clamp_min(1.0)
             missing = along / length * reach - outside
             equations = self._columns.gram(points)
-            diagonal = equations.diagonal(dim1=1, dim2=2)
-            diagonal.add_(_RIDGE * diagonal.amax(1, keepdim=True))
+            diagonal = equations.diagonal(dim1=-2, dim2=-1)
+            diagonal.add_(_RIDGE * diagonal.amax(-1, keepdim=True))
             factor = torch.linalg.cholesky_ex(equations)[0]
             change = self._columns.solve(factor, missing) @ self.kept.mT
             points = (points + points * change.nan_to_num(0.0, 0.0, 0.0)).clamp_min(0.0)
         return points
 
-    def _by_row(self, numbers: Tensor, empty: float, how: str) -> Float[Tensor, "program block"]:
+    def _by_row(self, numbers: Tensor, empty: float, how: str) -> Float[Tensor, "*program block"]:
         places = self._blocks.expand_as(numbers)
-        return numbers.new_full((len(numbers), self._count), empty).scatter_reduce(
-            1, places, numbers, how
-        )
+        sums = numbers.new_full((*numbers.shape[:-1], self._count), empty)
+        return sums.scatter_reduce(-1, places, numbers, how)
 
     def _in_parts(
         self,
@@ -239,12 +215,13 @@ class SharedPrograms:
         reach: Tensor | None,
     ) -> tuple[Tensor, ...]:
         """Return what ``solve`` returns for all programs, so many at a time that they and their equations fit."""
-        keys, rho = self.kept.shape
-        size = max(1, _NUMBERS // (2 * rho * rho + 8 * keys))
-        reach = self.kept.new_zeros(len(costs), rho) if reach is None else reach
-        inputs = (one.split(size) for one in (costs, rows, reach))
-        parts = [solve(*part) for part in zip(*inputs, strict=True)]
-        return tuple(torch.cat(part) for part in zip(*parts, strict=True))
+        *heads, keys, rho = self.kept.shape
+        if reach is None:
+            reach = self.kept.new_zeros(*costs.shape[:-1], rho)
+        each = 8 * prod(heads) * (2 * rho * rho + 8 * keys)
+        programs = blocks(max(costs.shape[-2], 1), each, costs.device)
+        parts = [solve(*(one[..., part, :] for one in (costs, rows, reach))) for part in programs]
+        return tuple(torch.cat(part, len(heads)) for part in zip(*parts, strict=True))
 
     def _bounded(
         self,
@@ -253,68 +230,70 @@ class SharedPrograms:
         reach: Tensor,
         points: Tensor,
         multipliers: Tensor,
-    ) -> tuple[tuple[Tensor, ...], Bool[Tensor, " program"]]:
+    ) -> tuple[tuple[Tensor, ...], Bool[Tensor, "*program"]]:
         """Return the fields of `Optima`, and whether each point solves its linear program; NaN does not.
 
         Multipliers of 0 prove what signs and sums alone do: a weight is at least 0, and at most its row's sum.
         """
-        values, bounds = (costs * points).sum(1), self.proven(costs, rows, multipliers, reach)
+        values, bounds = (costs * points).sum(-1), self.proven(costs, rows, multipliers, reach)
         alone = self.proven(costs, rows, torch.zeros_like(multipliers))
         less = ~(bounds >= alone)
         bounds = torch.where(less, alone, bounds)
-        multipliers = multipliers.masked_fill(less[:, None], 0.0)
-        error = ((points - rows) @ self.kept).abs().amax(1)
+        multipliers = multipliers.masked_fill(less[..., None], 0.0)
+        error = ((points - rows) @ self.kept).abs().amax(-1)
         solved = torch.maximum(error, (values - bounds).abs()) <= ACCEPTED_ERROR
         return (values, torch.minimum(bounds, values), points, multipliers), solved
 
     def _interior(
         self,
         close: float,
-        costs: Float[Tensor, "program key"],
-        right: Float[Tensor, "program rho"],
-        reach: Float[Tensor, "program rho"],
-        curvature: float = 0.0,
-    ) -> tuple[Float[Tensor, "program key"], Float[Tensor, "program rho"]]:
+        costs: Points,
+        right: Multipliers,
+        reach: Multipliers,
+    ) -> tuple[Points, Multipliers]:
         """Return points and multipliers that are as nearly optimal as asked, or as the method comes.
 
-        The cost of x is c·x + ``curvature`` ‖x‖²/2.
         (1, u) with xᵀB = right + reach ∘ u is in a second-order cone, and so is its multiplier z = (z_0, reach ∘ y).
         """
         x, y, s = _start(costs, right, self.kept)
-        axes = self._columns.frame * reach[:, None]
+        axes = self._columns.frame * reach[..., None, :]
         ellipsoid = axes @ axes.mT
         u, z = (
             torch.zeros_like(y),
-            1e-3 + 1.5 * torch.linalg.vector_norm(reach * y, dim=1, keepdim=True),
+            1e-3 + 1.5 * torch.linalg.vector_norm(reach * y, dim=-1, keepdim=True),
         )
-        points, multipliers, open_ = x.clone(), y.clone(), torch.arange(len(costs))
+        points, multipliers = x.clone(), y.clone()
+        program = torch.arange(costs.shape[-2], device=x.device).expand(x.shape[:-1])
+        running = torch.ones_like(program, dtype=torch.bool)
         for _ in range(_STEPS):
             primal = right + reach * u - x @ self.kept
-            dual = costs + curvature * x - y @ self.kept.mT - s
-            mean = (x * s).sum(1, keepdim=True) + z + (u * reach * y).sum(1, keepdim=True)
-            mean = mean / (x.shape[1] + 1)
-            worst = [mean[:, 0] * x.shape[1], *(one.abs().amax(1) for one in (primal, dual))]
-            far = (torch.stack(worst).amax(0) > close) & (worst[0] > 1e-4 * close)
-            sound = mean[:, 0].isfinite()
-            points[open_[sound]], multipliers[open_[sound]] = x[sound], y[sound]
-            if not far.any():
+            dual = costs - y @ self.kept.mT - s
+            mean = (x * s).sum(-1, keepdim=True) + z + (u * reach * y).sum(-1, keepdim=True)
+            mean = mean / (x.shape[-1] + 1)
+            worst = [mean[..., 0] * x.shape[-1], *(one.abs().amax(-1) for one in (primal, dual))]
+            _put(points, program, x, running & mean[..., 0].isfinite())
+            _put(multipliers, program, y, running & mean[..., 0].isfinite())
+            running &= (torch.stack(worst).amax(0) > close) & (worst[0] > 1e-4 * close)
+            if not running.any():
                 break
-            open_, costs, right, reach, ellipsoid = (
-                one[far] for one in (open_, costs, right, reach, ellipsoid)
+            # As many programs of every head go on as one of them has left.
+            first = running.byte().argsort(dim=-1, descending=True, stable=True)
+            first = first[..., : int(running.sum(-1).max())]
+            program, running = program.gather(-1, first), running.gather(-1, first)
+            x, y, s, u, z, costs, right, reach, primal, dual, mean = (
+                one.expand(*first.shape[:-1], *one.shape[-2:]).take_along_dim(first[..., None], -2)
+                for one in (x, y, s, u, z, costs, right, reach, primal, dual, mean)
             )
-            x, y, s, u, z, primal, dual, mean = (
-                one[far] for one in (x, y, s, u, z, primal, dual, mean)
-            )
+            ellipsoid = ellipsoid.take_along_dim(first[..., None, None], -3)
             moves = self._moves(
                 x,
                 s,
-                torch.cat([torch.ones_like(z), u], 1),
-                torch.cat([z, reach * y], 1),
+                torch.cat([torch.ones_like(z), u], -1),
+                torch.cat([z, reach * y], -1),
                 reach,
                 ellipsoid,
                 (primal, dual),
                 mean,
-                curvature,
             )
             x, y, s, u, z = (one + move for one, move in zip((x, y, s, u, z), moves, strict=True))
         return points, multipliers
@@ -329,47 +308,45 @@ class SharedPrograms:
         ellipsoid: Tensor,
         residuals: tuple[Tensor, Tensor],
         mean: Tensor,
-        curvature: float,
     ) -> tuple[Tensor, ...]:
         """Return by how much x, y, s, and of the cone's vectors u and z_0, change in a step."""
         primal, dual = residuals
-        scaling, ratio = Scaling.between(v, z), x / (s + curvature * x)
-        across = scaling.point[:, 1:]
-        flat = 2 * scaling.point[:, :1].square() - 1
-        leaning = 2 * scaling.point[:, :1] * across / flat
+        scaling, ratio = Scaling.between(v, z), x / s
+        across = scaling.point[..., 1:]
+        flat = 2 * scaling.point[..., :1].square() - 1
+        leaning = 2 * scaling.point[..., :1] * across / flat
         equations = self._columns.gram(ratio)
         if reach.any():
             # W² with its first row and column eliminated, since v_0 = 1, is η² (1 − 2 w wᵀ / flat).
-            equations += scaling.size.square()[:, None] * ellipsoid
+            equations += scaling.size.square()[..., None] * ellipsoid
             bent = reach * across * (2 / flat).sqrt() * scaling.size @ self._columns.frame.mT
-            equations -= bent[:, :, None] * bent[:, None]
-        equations.diagonal(dim1=1, dim2=2).mul_(1 + 1e-15)
+            equations -= bent[..., None] * bent[..., None, :]
+        equations.diagonal(dim1=-2, dim2=-1).mul_(1 + 1e-15)
         factor = torch.linalg.cholesky_ex(equations)[0]
 
         products, turn = -x * s, -v
         moves: tuple[Tensor, ...] = ()
         # The products x s are to change by this and v + W² z by the turn, at first all the way to zero.
         for corrected in (False, True):
-            level = turn[:, 1:] - leaning * turn[:, :1]
+            level = turn[..., 1:] - leaning * turn[..., :1]
             right = primal + (ratio * (dual - products / x)) @ self.kept + reach * level
             dy = self._columns.solve(factor, right)
             ds, dz = dual - dy @ self.kept.mT, reach * dy
-            dx = (products - x * ds) / (s + curvature * x)
-            ds = ds + curvature * dx
-            inner = (across * dz).sum(1, keepdim=True)
+            dx = (products - x * ds) / s
+            inner = (across * dz).sum(-1, keepdim=True)
             du = level - scaling.size.square() * (dz - 2 * across * inner / flat)
-            first = turn[:, :1] / (scaling.size.square() * flat)
-            first -= (leaning * dz).sum(1, keepdim=True)
-            dv, dz = torch.cat([torch.zeros_like(first), du], 1), torch.cat([first, dz], 1)
+            first = turn[..., :1] / (scaling.size.square() * flat)
+            first -= (leaning * dz).sum(-1, keepdim=True)
+            dv, dz = torch.cat([torch.zeros_like(first), du], -1), torch.cat([first, dz], -1)
             lengths = [_length(x, dx), room(v, dv), _length(s, ds), room(z, dz)]
-            length = torch.cat(lengths, 1).amin(1, keepdim=True)
+            length = torch.cat(lengths, -1).amin(-1, keepdim=True)
             step = (_SHORT_OF_BOUNDARY * length).clamp_max(1.0)
             moves = tuple(step * move for move in (dx, dy, ds, du, first))
             if corrected:
                 break
             centred = (1 - length.clamp_max(1.0)) ** 3 * mean
             turned = -product(scaling.apply(dv, -1.0), scaling.apply(dz))
-            turned[:, :1] += centred
+            turned[..., :1] += centred
             turn = scaling.apply(quotient(scaling.apply(z), turned)) - v
             products = centred - x * s - dx * ds
         return moves
@@ -379,14 +356,25 @@ def _start(costs: Tensor, right: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, 
     """Return where the method starts: Mehrotra's point, positive and balanced."""
     x, y = right @ kept.mT, costs @ kept
     s = costs - y @ kept.mT
-    x, s = (one + (-1.5 * one.amin(1, keepdim=True)).clamp_min(0.0) for one in (x, s))
-    product = (x * s).sum(1, keepdim=True)
+    x, s = (one + (-1.5 * one.amin(-1, keepdim=True)).clamp_min(0.0) for one in (x, s))
+    product = (x * s).sum(-1, keepdim=True)
     balance = [
-        0.5 * product / one.sum(1, keepdim=True).clamp_min(SOLVER_TOLERANCE) for one in (s, x)
+        0.5 * product / one.sum(-1, keepdim=True).clamp_min(SOLVER_TOLERANCE) for one in (s, x)
     ]
-    return x + balance[0].clamp_min(1e-3 / x.shape[1]), y, s + balance[1].clamp_min(1e-3)
+    return x + balance[0].clamp_min(1e-3 / x.shape[-1]), y, s + balance[1].clamp_min(1e-3)
 
 
-def _length(positive: Tensor, move: Tensor) -> Float[Tensor, "program 1"]:
+def _length(positive: Tensor, move: Tensor) -> Float[Tensor, "*program 1"]:
     """Return how far each can move before an entry is zero."""
-    return torch.where(move < 0, -positive / move, torch.inf).amin(1, keepdim=True)
+    return torch.where(move < 0, -positive / move, torch.inf).amin(-1, keepdim=True)
+
+
+def _put(
+    held: Float[Tensor, "*head all k"],
+    program: Int[Tensor, "*head program"],
+    numbers: Float[Tensor, "*head program k"],
+    wanted: Bool[Tensor, "*head program"],
+) -> None:
+    """Put the numbers of these programs, where they are wanted, into those of all."""
+    place = program[..., None].expand_as(numbers)
+    held.scatter_(-2, place, numbers.where(wanted[..., None], held.gather(-2, place)))

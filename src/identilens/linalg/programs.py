@@ -40,4 +40,4 @@ def by_simplex(
             "values may be too badly scaled: try a larger tolerance."
         )
     point = torch.from_numpy(found.x).clamp_min(0.0).to(row.device)
-    return point, torch.from_numpy(found.eqlin.marginals)
+    return point, torch.from_numpy(found.eqlin.marginals).to(row.device)

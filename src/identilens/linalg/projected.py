@@ -13,14 +13,13 @@ from identilens.errors import InputError
 from identilens.linalg.checks import check_finite, check_mask, check_values
 from identilens.linalg.compact import OutputFactor
 from identilens.linalg.decompositions import singular_values
-from identilens.linalg.factor import Factor, Span, factorise, factorise_product
+from identilens.linalg.factor import Factor, factorise, factorise_product
 from identilens.linalg.masked_rows import CausalRows, MaskedRows
 from identilens.linalg.rows import FullRows, RowProjector
 from identilens.linalg.simplex import (
     SimplexSpace,
     centred_rank,
-    joint_space,
-    simplex_span,
+    row_space,
 )
 from identilens.linalg.tolerance import relative_tolerance
 
@@ -74,9 +73,9 @@ class ProjectedValues:
 
     @cached_property
     def compact(self) -> Float[Tensor, "*head key r"]:
-        """F: it has the singular values, left singular vectors and left null space of T, and min(d_v, d_model) columns.
+        """F = V L, float64: its rows have the same inner products as those of T = F Qᵀ, see `OutputFactor`.
 
-        In float64; see `compact_values`.
+        So F has the singular values, left singular vectors and left null space of T, and min(d_v, d_model) columns.
         """
         return self.values if self.output is None else self.values @ self.output.lower
 
@@ -122,11 +121,6 @@ class ProjectedValues:
             return factorise(self.compact, self.tolerance)
         return factorise_product(self.values, output.lower, output.inverse, self.tolerance)
 
-    @cached_property
-    def simplex_span(self) -> Span:
-        """Orthonormal basis of the columns of [T, 1], and its rank."""
-        return simplex_span(self.compact, self.tolerance)
-
     def restricted(self, keys: Bool[Tensor, " key"]) -> "ProjectedValues":
         """Return the rows of T at these keys."""
         return replace(self, values=self.values[..., keys, :])
@@ -134,6 +128,10 @@ class ProjectedValues:
     def with_sink(self) -> "ProjectedValues":
         """Return T with one more row, of a learned sink: a key whose value is zero."""
         return replace(self, values=pad(self.values, (0, 0, 0, 1)))
+
+    def of_heads(self) -> "ProjectedValues":
+        """Return T of one head with an axis of heads."""
+        return replace(self, values=self.compact[None], output=None)
 
     def projector(self, queries: int, visible: Visible = None) -> RowProjector:
         """Return the projector for the mask: one for all rows, nested for causal rows, or row by row."""
@@ -157,7 +155,7 @@ class ProjectedValues:
         return self.projector(rows.shape[1], visible).effective(rows).reshape(weights.shape)
 
     def simplex_space(self, visible: Bool[Tensor, " key"] | None = None) -> SimplexSpace:
-        """Return LN([T, 1]) of one row that sees the keys S_i, and its complement, which must not change.
+        """Return LN([T, 1]) of a row of each head that sees the keys S_i, and its complement, which must not change.
 
         Raises:
             InputError: For a mask of another length, or a mask without a visible key.
@@ -165,14 +163,12 @@ class ProjectedValues:
         if visible is None:
             visible = torch.ones(self.keys, dtype=torch.bool, device=self.compact.device)
         check_mask(visible[None], 1, self.keys)
-        return joint_space(
-            self.compact.detach()[None], visible, self.tolerance_of(int(visible.sum()))
-        )
+        return row_space(self.compact.detach(), visible, self.tolerance_of(int(visible.sum())))
 
     def simplex_spaces(
         self, queries: int, visible: Bool[Tensor, "query key"] | None = None
     ) -> list[SimplexSpace]:
-        """Return the space of every row of one head; rows that see the same keys share one object."""
+        """Return the space of every row; rows that see the same keys share one object."""
         if visible is None:
             return [self.simplex_space()] * queries
         names = [row.cpu().numpy().tobytes() for row in visible]

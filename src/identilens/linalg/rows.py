@@ -96,7 +96,7 @@ class FullRows(RowProjector):
         every = torch.ones(1, compact.shape[1], dtype=torch.bool, device=compact.device)
         super().__init__(compact, factor, tolerance, every.expand(queries, -1))
         self._basis = self.white.repeat_interleave(self.share, 0)
-        self._outside = ones_outside(factor).repeat_interleave(self.share)[:, None]
+        self._outside = ones_outside(factor.basis).repeat_interleave(self.share)[:, None]
 
     def row_ranks(self) -> Int[Tensor, "head query"]:
         """Return the rank of T, for each query."""

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from identilens.linalg.decompositions import singular_values, svd
 from identilens.linalg.factor import (
-    Span,
     certified_full_rank,
     largest_square,
     smaller_gram,
@@ -26,6 +26,9 @@ ROUNDING = 1e-12
 class SimplexSpace:
     """The directions in which a row can change without changing its output and sum, and the other directions.
 
+    Those of several heads may stand in one, with an axis of heads before the others; a head of lower rank than another
+    has columns of zeros then.
+
     Attributes:
         kept: B, orthonormal columns that span [T, 1] on the visible keys; zero rows on hidden keys.
             The first column is constant.
@@ -37,22 +40,27 @@ class SimplexSpace:
         blocks: Number of the row that each key belongs to, where several rows beside each other change together.
     """
 
-    kept: Float[Tensor, "key rho"]
-    scales: Float[Tensor, " rho"]
+    kept: Float[Tensor, "*head key rho"]
+    scales: Float[Tensor, "*head rho"]
     visible: Bool[Tensor, " key"]
     tolerance: float
-    basis: Float[Tensor, "seen rho"] | None = None
+    basis: Float[Tensor, "*head seen rho"] | None = None
     blocks: Int[Tensor, " key"] | None = None
+
+    @cached_property
+    def seen(self) -> Float[Tensor, "*head seen rho"]:
+        """B on the visible keys."""
+        return self.kept[..., self.visible, :]
 
     @property
     def rank(self) -> int:
-        """Numerical rank of [T, 1] on the visible keys."""
-        return self.kept.shape[1]
+        """Numerical rank of [T, 1] on the visible keys; the largest of several heads."""
+        return self.kept.shape[-1]
 
     @property
     def nullity(self) -> int:
         """Simplex nullity: dimension of LN([T, 1]) on the visible keys; 0 of several rows together, see `free`."""
-        return 0 if self.basis is None else len(self.basis) - self.rank
+        return 0 if self.basis is None else self.basis.shape[-2] - self.rank
 
     @cached_property
     def free(self) -> Float[Tensor, "key nullity"]:
@@ -69,14 +77,14 @@ class SimplexSpace:
         )
 
     @property
-    def movable(self) -> Bool[Tensor, " key"]:
+    def movable(self) -> Bool[Tensor, "*head key"]:
         """True on the keys that take part in some alternative; the others keep their weight."""
-        if not self.nullity:
+        if self.blocks is not None:
             return torch.zeros_like(self.visible)
         # The length of a row of N is that of a unit vector outside B, which is computed twice to lose no digit.
-        outside = torch.eye(len(self.kept)).to(self.kept) - self.kept @ self.kept.mT
+        outside = torch.eye(self.kept.shape[-2]).to(self.kept) - self.kept @ self.kept.mT
         outside = outside - outside @ self.kept @ self.kept.mT
-        return self.visible & (torch.linalg.vector_norm(outside, dim=1) > ROUNDING)
+        return self.visible & (torch.linalg.vector_norm(outside, dim=-1) > ROUNDING)
 
 
 def centred_rank(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:
@@ -99,17 +107,9 @@ def centred_rank(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Int[
     return rank
 
 
-def simplex_span(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Span:
-    """Return an orthonormal basis of the columns of [T, 1], the first one constant; its rank is by `centred_rank`."""
-    left, sigma, _ = svd(compact - compact.mean(-2, keepdim=True))
-    kept = sigma > tolerance * torch.linalg.matrix_norm(compact, 2)[..., None]
-    constant = torch.full_like(compact[..., :1], compact.shape[-2] ** -0.5)
-    return Span(torch.cat([constant, left * kept[..., None, :]], -1), 1 + kept.sum(-1))
-
-
-def ones_outside(span: Span) -> Float[Tensor, "*batch"]:
-    """Return ‖(I − U Uᵀ) 1‖²: the squared length of the ones outside the space."""
-    return (1 - (span.ones @ span.basis.mT)[..., 0, :]).square().sum(-1)
+def ones_outside(basis: Float[Tensor, "*batch n k"]) -> Float[Tensor, "*batch"]:
+    """Return ‖(I − U Uᵀ) 1‖²: the squared length of the ones outside the space of orthonormal columns."""
+    return (1 - (basis.sum(-2, keepdim=True) @ basis.mT)[..., 0, :]).square().sum(-1)
 
 
 def least_outside(
@@ -124,11 +124,31 @@ def least_outside(
 
 
 def _spread(
-    columns: Float[Tensor, "seen k"], visible: Bool[Tensor, " key"]
-) -> Float[Tensor, "key k"]:
-    return columns.new_zeros((len(visible), columns.shape[1])).masked_scatter(
-        visible[:, None], columns
-    )
+    columns: Float[Tensor, "*head seen k"], visible: Bool[Tensor, " key"]
+) -> Float[Tensor, "*head key k"]:
+    everywhere = columns.new_zeros(*columns.shape[:-2], len(visible), columns.shape[-1])
+    return everywhere.masked_scatter(visible[:, None], columns)
+
+
+@one_thread()
+def row_space(
+    compact: Float[Tensor, "*head key r"], visible: Bool[Tensor, " key"], tolerance: float
+) -> SimplexSpace:
+    """Return the space of a row of one head, or of each of several: its output and its sum must not change.
+
+    ``compact`` is T, float64; at least one key is visible. The rank is by `centred_rank`. On one thread. Cost O(n r²).
+    """
+    seen = compact[..., visible, :]
+    left, sigma, _ = svd(seen - seen.mean(-2, keepdim=True))
+    kept = sigma > tolerance * singular_values(seen)[..., :1]
+    kept = kept[..., : int(kept.sum(-1).max())]
+    constant = torch.full_like(seen[..., :1], seen.shape[-2] ** -0.5)
+    basis = torch.cat([constant, left[..., : kept.shape[-1]] * kept[..., None, :]], -1)
+    # QR once more: columns are orthogonal to the constant only up to rounding relative to their singular value.
+    columns = torch.linalg.qr(basis).Q * (basis != 0).any(-2, keepdim=True)
+    scales = sigma[..., : kept.shape[-1]].masked_fill(~kept, torch.inf)
+    scales = pad(scales, (1, 0), value=torch.inf)
+    return SimplexSpace(_spread(columns, visible), scales, visible, tolerance, basis)
 
 
 @one_thread()
@@ -138,20 +158,18 @@ def joint_space(
     """Return the space of the rows of one or several heads, one after another, whose outputs' sum must not change.
 
     ``compact`` are the heads' T in coordinates that they share, float64; at least one key is visible. The sum of every
-    row stays, and the rank of one row is by `centred_rank`. The space of several has no ``free``: it is for programs in
-    which the sum of the outputs may change a little. On one thread. Cost O(n r²).
+    row stays. The space of several has no ``free``: it is for programs in which the sum of the outputs may change a
+    little. On one thread.
     """
+    if len(compact) == 1:
+        return row_space(compact[0], visible, tolerance)
     seen = compact[:, visible]
     heads, keys, _ = seen.shape
     left, sigma, _ = svd((seen - seen.mean(1, keepdim=True)).flatten(0, 1))
     kept = sigma > tolerance * singular_values(seen.flatten(0, 1))[:1]
     ones = torch.eye(heads).to(left).repeat_interleave(keys, 0) / keys**0.5
-    basis = torch.cat([ones, left[:, kept]], 1)
     everywhere = visible.repeat(heads)
-    # QR once more: columns are orthogonal to the constant only up to rounding relative to their singular value.
-    columns = _spread(torch.linalg.qr(basis).Q, everywhere)
-    scales = torch.cat([torch.full((heads,), torch.inf).to(sigma), sigma[kept]])
-    if heads == 1:
-        return SimplexSpace(columns, scales, everywhere, tolerance, basis)
-    blocks = torch.arange(heads).repeat_interleave(len(visible))
+    columns = _spread(torch.linalg.qr(torch.cat([ones, left[:, kept]], 1)).Q, everywhere)
+    scales = pad(sigma[kept], (heads, 0), value=torch.inf)
+    blocks = torch.arange(heads, device=seen.device).repeat_interleave(len(visible))
     return SimplexSpace(columns, scales, everywhere, tolerance, blocks=blocks)

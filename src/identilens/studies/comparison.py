@@ -20,7 +20,6 @@ _LEFT_OUT = (
     "reconstruction_error",
     "certain_mass_error",
     "weight",
-    "minimum_norm",
     "norm_share",
     "contribution",
 )

@@ -13,11 +13,10 @@ from helpers.programs import by_clarabel
 from identilens.linalg import ProjectedValues
 from identilens.linalg.programs import ACCEPTED_ERROR
 from identilens.measures.attention.billiard import uniform_alternatives
-from identilens.measures.attention.determined import map_solvers
+from identilens.measures.attention.determined import greatest_weights
 from identilens.measures.attention.intervals import (
     attention_intervals,
     certify_row,
-    minimum_norm_alternative,
 )
 from identilens.measures.attention.row_solver import RowSolver
 from identilens.measures.attention.samplers import far_alternative, sample_alternatives
@@ -173,26 +172,11 @@ def test_the_greatest_weight_of_one_key_is_its_upper_end(d):
     A, T = random_weights(4, 9, d)
     visible = torch.arange(9) > 1
     row = A[0] * visible / A[0, visible].sum()
-    [(solver, _)] = map_solvers(ProjectedValues.of(T), 1, visible[None])
     hi = attention_intervals(row, T, visible=visible).hi
     assert bool((hi > row + 0.01).any()) == (d == 3)
-    greatest = [solver.greatest(row[None], unit).item() for unit in torch.eye(9).double()]
-    assert greatest == pytest.approx(hi.tolist(), abs=1e-8)
-
-
-@settings(max_examples=10, deadline=None)
-@given(seed=seeds, n=st.integers(3, 18), d=st.integers(1, 8), masked=st.booleans())
-def test_minimum_norm_is_least_of_all_alternatives(seed, n, d, masked):
-    visible = causal(n) if masked else None
-    A, T = random_weights(seed, n, d, 3.0, visible)
-    row, seen = (A[-1], None) if visible is None else (A[-2], visible[-2])
-    found = minimum_norm_alternative(row, T, visible=seen)
-    assert found.min() >= 0
-    assert (found @ T - row @ T).abs().max() < 1e-9
-    drawn = uniform_alternatives(row, simplex_space(T, seen), 50, generator=seeded(seed))
-    least = torch.linalg.vector_norm(found)
-    assert (torch.linalg.vector_norm(drawn, dim=-1) >= least - 1e-9).all()
-    assert torch.linalg.vector_norm(row) >= least - 1e-9
+    copies = ProjectedValues.of(T.expand(9, -1, -1))
+    greatest = greatest_weights(row.expand(9, 1, 9), copies, torch.arange(9), visible[None])
+    assert greatest[:, 0].tolist() == pytest.approx(hi.tolist(), abs=1e-8)
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.02])
@@ -209,13 +193,6 @@ def test_a_long_rows_programs_run_in_parts(tolerance, monkeypatch):
     assert found.top == whole.top
     assert torch.equal(found.above, whole.above)
     assert len(solver.ends().met) <= 13 < len(before.met)
-
-
-def test_the_least_norm_of_a_long_row():
-    row, T = random_row(6, 3000, 8)
-    found = minimum_norm_alternative(row, T)
-    assert ((found - row) @ T).abs().max() < 1e-12 * T.abs().max()
-    assert float(found.norm()) < float(row.norm())
 
 
 def test_lengths_and_the_farthest_alternative():

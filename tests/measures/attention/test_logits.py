@@ -1,52 +1,14 @@
-"""Raw logits (Prop. 3.3) and the least logit rank of alternatives: ranks known by construction."""
+"""The least logit rank of alternatives: ranks known by construction."""
 
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers.heads import normals, random_qkt, seeded, seeds
 from identilens.measures.attention.logits import (
-    check_logit_alternative,
     least_logit_rank,
-    logit_alternative,
     logit_rank_study,
 )
-
-
-@settings(max_examples=15, deadline=None)
-@given(seed=seeds, n=st.integers(3, 25), d_k=st.integers(1, 10), d_v=st.integers(1, 10))
-def test_proposition_3_3(seed, n, d_k, d_v):
-    Q, K, T = random_qkt(seed, n, d_k, min(d_v, n - 1))
-    logits = Q @ K.T / d_k**0.5
-    found = logit_alternative(logits, T, d_k, scale=0.5, generator=seeded(seed))
-    assert found.producible
-    assert torch.linalg.matrix_rank(found.logits) <= d_k
-    assert found.original_rank == min(n, d_k)
-    assert torch.allclose(
-        found.logits @ T, logits @ T, atol=1e-8 * float((logits @ T).abs().max() + 1)
-    )
-    assert found.distance == pytest.approx(0.5)
-    assert float(
-        torch.linalg.matrix_norm(found.logits - logits) / torch.linalg.matrix_norm(logits)
-    ) == pytest.approx(0.5)
-
-
-def test_the_check_sees_what_is_wrong():
-    Q, K, T = random_qkt(0, 20, 4, 6)
-    logits = Q @ K.T
-    noisy = check_logit_alternative(
-        logits, logits + 0.1 * torch.randn(20, 20, generator=seeded()), T, 4
-    )
-    assert not noisy.producible
-    assert noisy.rank == 20
-    assert noisy.output_error > 0.01
-    null = torch.linalg.svd(T).U[:, 6:]
-    free = check_logit_alternative(
-        logits, logits + torch.randn(20, 14, generator=seeded()).double() @ null.T, T, 4
-    )
-    assert free.rank == 4 + 14  # in LN(T) row by row, but of too high a rank
-    assert free.output_error < 1e-12
 
 
 @settings(max_examples=15, deadline=None)

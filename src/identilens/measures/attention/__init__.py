@@ -17,11 +17,7 @@ from identilens.measures.attention.influence import removal_effect as removal_ef
 from identilens.measures.attention.influence import value_norm_ratio as value_norm_ratio
 from identilens.measures.attention.intervals import attention_intervals as attention_intervals
 from identilens.measures.attention.intervals import certify_row as certify_row
-from identilens.measures.attention.intervals import (
-    minimum_norm_alternative as minimum_norm_alternative,
-)
 from identilens.measures.attention.logits import least_logit_rank as least_logit_rank
-from identilens.measures.attention.logits import logit_alternative as logit_alternative
 from identilens.measures.attention.logits import logit_rank_study as logit_rank_study
 from identilens.measures.attention.rank import numerical_rank as numerical_rank
 from identilens.measures.attention.realisable.alternative import (

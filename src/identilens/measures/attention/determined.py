@@ -2,25 +2,24 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, ProjectedValues, SimplexSpace, head_values
 from identilens.linalg.checks import check_finite
-from identilens.linalg.interior import SharedPrograms
+from identilens.linalg.interior import Optima, SharedPrograms
+from identilens.linalg.memory import blocks
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_solver import (
     ALMOST_ZERO,
-    NUMBERS,
-    RowSolver,
     allowed_change,
-    filled,
     movable_keys,
-    row_and_space,
+    solver_of,
 )
 
 Map = Float[Tensor, "row key"]
@@ -29,73 +28,8 @@ Map = Float[Tensor, "row key"]
 _DRAWN, _FEW = 4, 64
 """Programs of a row with random costs, and programs that take no longer together than a few that might spare some."""
 
-Lower = Float[Tensor, "row seen"]
-
-
-class MapSolver:
-    """Programs over the alternatives of rows that share a space, on its visible keys only.
-
-    What is feasible for the dual of a program depends on its key and not on the changes of the output that are allowed.
-    So the multipliers that prove the least weight of a key prove a bound for every tolerance.
-    """
-
-    def __init__(self, space: SimplexSpace):
-        self._space = space
-        self._kept = space.kept[space.visible].cpu()
-        self._scales = space.scales.cpu()
-        self._programs = SharedPrograms(self._kept)
-
-    def lower(self, rows: Map, allowed: Float[Tensor, " row"]) -> tuple[Lower, Lower]:
-        """Return the least value of each weight over all alternatives of its row, and its slope.
-
-        It falls at most so fast with the length of a change of the output that is allowed. Where programs are many,
-        those with costs drawn at random meet alternatives with little on all keys first. A weight that none of them has
-        at zero gets a program of its own.
-        """
-        inside, reach = self.seen(rows), allowed[:, None].cpu() / self._scales
-        keys = inside.shape[1]
-        movable, many = movable_keys(self._space, float(allowed.max())), NUMBERS // keys + _DRAWN
-        lo = torch.where(movable, 0.0, inside)
-        # A weight that never moves is a mixture of the outputs and of the sum: its row of B proves that.
-        slopes = torch.linalg.vector_norm(self._kept / self._scales, dim=1) * ~movable
-        slopes = slopes.repeat(len(rows), 1)
-        open_ = movable & (inside > ALMOST_ZERO)
-        crowded = open_.any(1) & (open_.sum() > _FEW)
-        for part in torch.nonzero(crowded)[:, 0].split(many // _DRAWN):
-            drawn = part.repeat_interleave(_DRAWN)
-            costs = _random_costs(keys).repeat(len(part), 1)
-            points = self._programs.minimise(costs, inside[drawn], reach[drawn]).points
-            open_[part] &= points.unflatten(0, (-1, _DRAWN)).amin(1) > ALMOST_ZERO
-        for part in torch.nonzero(open_).split(many):
-            row, key = part.T
-            costs = one_hot(key, keys).to(inside.dtype)
-            optima = self._programs.minimise(costs, inside[row], reach[row])
-            lo[row, key] = optima.bounds
-            slopes[row, key] = torch.linalg.vector_norm(optima.multipliers / self._scales, dim=1)
-        return torch.minimum(lo, inside), slopes
-
-    def greatest(self, rows: Map, functional: Float[Tensor, " key"]) -> Float[Tensor, " row"]:
-        """Return the greatest value of a functional of each row where its output stays the same exactly."""
-        inside, cost = self.seen(rows), functional[self._space.visible].cpu()
-        if not movable_keys(self._space, 0.0).any():
-            return inside @ cost
-        bounds = self._programs.minimise(-cost.expand_as(inside), inside).bounds
-        return torch.maximum(-bounds, inside @ cost)
-
-    def filled(self, seen: Lower) -> Map:
-        """Return rows with these numbers on their visible keys, and 0 on hidden ones."""
-        visible = self._space.visible
-        rows = torch.zeros(len(seen), len(visible), dtype=seen.dtype, device=visible.device)
-        return filled(rows, self._space, seen)
-
-    def seen(self, rows: Map) -> Lower:
-        """Return rows on their visible keys."""
-        return rows[:, self._space.visible].cpu()
-
-
-def _random_costs(keys: int) -> Float[Tensor, "program key"]:
-    """Return costs of programs that look for alternatives with little on all keys; their optima are single points."""
-    return torch.rand(_DRAWN, keys, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+Maps = Float[Tensor, "head row key"]
+Seen = Float[Tensor, "head row seen"]
 
 
 @dataclass(frozen=True)
@@ -168,11 +102,112 @@ def certain_weights(
     """
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
-    allowed, found = allowed_change(rows, T, tolerance), torch.zeros_like(rows)
-    for solver, places in map_solvers(T, len(rows), visible):
-        lower, _ = solver.lower(rows[places], allowed[places])
-        found[places] = solver.filled(lower)
-    return found
+    return certain_ends(rows[None], T.of_heads(), visible, tolerance)[0][0]
+
+
+def certain_ends(
+    weights: Maps,
+    T: ProjectedValues,
+    visible: Bool[Tensor, "query key"] | None = None,
+    tolerance: float = 0.0,
+) -> tuple[Maps, Maps]:
+    """Return `certain_weights` of checked rows of several heads, and their slopes.
+
+    What is feasible for the dual of a program depends on its key and not on the changes of the output that are allowed.
+    So the multipliers that prove the least weight of a key prove a bound for every tolerance: it falls at most by the
+    slope times the length of a change that is allowed.
+
+    Raises:
+        NumericalError: A program whose answer cannot be certified.
+    """
+    allowed = allowed_change(weights, T, tolerance)
+    lower, slopes = torch.zeros_like(weights), torch.zeros_like(weights)
+    for space, place, rows in shared_spaces(T, weights.shape[1], visible):
+        lower[place], slopes[place] = _least(space, weights[place], allowed[:, rows])
+    return lower, slopes
+
+
+def greatest_weights(
+    weights: Maps,
+    T: ProjectedValues,
+    keys: Int[Tensor, " head"],
+    visible: Bool[Tensor, "query key"] | None = None,
+) -> Float[Tensor, "head row"]:
+    """Return the greatest weight on a key of each head in any distribution with the same output.
+
+    Raises:
+        NumericalError: A program whose answer cannot be certified.
+    """
+    units = one_hot(keys, T.keys).to(weights.dtype)[:, None]
+    greatest = (weights * units).sum(-1)
+    for space, place, rows in shared_spaces(T, weights.shape[1], visible):
+        moving = movable_keys(space, 0.0).any(1).nonzero()[:, 0]
+        if len(moving):
+            inside = weights[place][moving]
+            costs = -units[moving][..., space.visible].expand_as(inside)
+            found = SharedPrograms(space.seen[moving]).minimise(costs, inside)
+            own = moving[:, None], rows
+            greatest[own] = torch.maximum(greatest[own], -found.bounds)
+    return greatest
+
+
+def shared_spaces(
+    T: ProjectedValues, rows: int, visible: Bool[Tensor, "query key"] | None
+) -> Iterator[tuple[SimplexSpace, tuple[Any, ...], Int[Tensor, " some"]]]:
+    """Yield the spaces of rows that see the same keys, where these weights stand in all heads, and which rows."""
+    found: dict[int, list[int]] = {}
+    spaces = T.simplex_spaces(rows, visible)
+    for row, space in enumerate(spaces):
+        found.setdefault(id(space), []).append(row)
+    for same in found.values():
+        space, some = spaces[same[0]], torch.tensor(same, device=T.compact.device)
+        yield space, (slice(None), some[:, None], space.visible.nonzero()[:, 0]), some
+
+
+def _least(
+    space: SimplexSpace, inside: Seen, allowed: Float[Tensor, "head row"]
+) -> tuple[Seen, Seen]:
+    """Return the least value of each weight over all alternatives of its row, and its slope.
+
+    Where a head has many programs, those with costs drawn at random meet alternatives with little on all keys first. A
+    weight that none of them has at zero gets a program of its own.
+    """
+    count, keys = inside.shape[1:]
+    scales = space.scales[:, None]
+    reach = allowed[..., None] / scales
+    movable = movable_keys(space, float(allowed.max()))[:, None]
+    lo = torch.where(movable, 0.0, inside)
+    # A weight that never moves is a mixture of the outputs and of the sum: its row of B proves that.
+    slopes = torch.linalg.vector_norm(space.seen / scales, dim=-1)[:, None] * ~movable
+    slopes = slopes.repeat(1, count, 1)
+    open_ = movable & (inside > ALMOST_ZERO)
+    each = 8 * (2 * space.rank**2 + 8 * keys)
+
+    def solved(heads: Tensor, costs: Tensor, row: Tensor) -> Optima:
+        rows = (one[heads].take_along_dim(row[..., None], 1) for one in (inside, reach))
+        return SharedPrograms(space.seen[heads]).minimise(costs, *rows)
+
+    # Costs of programs that look for alternatives with little on all keys; their optima are single points.
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.rand(_DRAWN, keys, generator=generator, dtype=torch.float64).to(inside)
+    every = torch.arange(count, device=inside.device).repeat_interleave(_DRAWN)[None]
+    crowded = (open_.sum((1, 2)) > _FEW).nonzero()[:, 0]
+    for part in blocks(len(crowded), each * _DRAWN * count, inside.device):
+        heads = crowded[part]
+        points = solved(heads, drawn.repeat(count, 1).expand(len(heads), -1, -1), every).points
+        open_[heads] &= points.unflatten(1, (-1, _DRAWN)).amin(2) > ALMOST_ZERO
+    counts, asking = open_.sum((1, 2)).sort(descending=True)
+    for part in blocks(int((counts > 0).sum()), each * int(counts[0]), inside.device):
+        heads, most = asking[part], int(counts[part.start])
+        # A head with fewer programs repeats its first.
+        asked = open_[heads].flatten(1)
+        place = asked.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
+        place = place.where(asked.gather(1, place), place[:, :1])
+        optima = solved(heads, one_hot(place % keys, keys).to(inside.dtype), place // keys)
+        slope = torch.linalg.vector_norm(optima.multipliers / scales[heads], dim=-1)
+        for whole, ends in ((lo, optima.bounds), (slopes, slope)):
+            whole[heads] = whole[heads].flatten(1).scatter(1, place, ends).view(-1, count, keys)
+    return torch.minimum(lo, inside), slopes
 
 
 def functional_interval(
@@ -202,7 +237,7 @@ def functional_interval(
         InputError: Weights that are not a distribution over T's rows, or coefficients of other keys.
         NumericalError: NaN or infinite coefficients, or a program whose answer cannot be certified.
     """
-    row, space = row_and_space(weights_row, projected_values, visible)
+    row, solver = solver_of(weights_row, projected_values, visible, tolerance)
     costs = coefficients.detach().double()
     check_finite(coefficients=costs)
     if costs.ndim != 2 or costs.shape[1] != len(row):
@@ -210,23 +245,9 @@ def functional_interval(
             f"expected coefficients of shape (functional, {len(row)}), one for each key; got {tuple(costs.shape)}; "
             "pass one row for each functional (coefficients[None] for a single one)."
         )
-    allowed = allowed_change(row[None], head_values(projected_values), tolerance)
-    solver = RowSolver(row, space, float(allowed))
-    seen = costs[:, space.visible].cpu()
+    seen = costs[:, solver.keys]
     optima = solver.optima(torch.cat([seen, -seen]))
     least, minus_greatest = optima.bounds.chunk(2)
     value = seen @ solver.inside
     lo, hi = torch.minimum(least, value), torch.maximum(-minus_greatest, value)
-    return FunctionalIntervals(value, lo, hi, space.nullity, optima.gap)
-
-
-def map_solvers(
-    T: ProjectedValues, rows: int, visible: Bool[Tensor, "query key"] | None
-) -> Iterator[tuple[MapSolver, list[int]]]:
-    """Yield the programs of rows that see the same keys, with the numbers of these rows."""
-    found: dict[int, list[int]] = {}
-    spaces = T.simplex_spaces(rows, visible)
-    for row, space in enumerate(spaces):
-        found.setdefault(id(space), []).append(row)
-    for places in found.values():
-        yield MapSolver(spaces[places[0]]), places
+    return FunctionalIntervals(value, lo, hi, solver.space.nullity, optima.gap)

@@ -6,14 +6,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.linalg import HeadValues, SimplexSpace, head_values
-from identilens.linalg.interior import SharedPrograms
+from identilens.linalg import HeadValues
 from identilens.measures.attention.row_solver import (
     Ends,
     RowSolver,
-    allowed_change,
     filled,
-    row_and_space,
+    solver_of,
 )
 
 Row = Float[Tensor, " key"]
@@ -87,8 +85,8 @@ def attention_intervals(
         InputError: Weights that are not a distribution over T's rows, or in half precision.
         NumericalError: A program whose answer cannot be certified.
     """
-    row, space, solver = _solver(weights_row, projected_values, visible, tolerance)
-    return _intervals(row, space, solver.ends(), tolerance)
+    row, solver = solver_of(weights_row, projected_values, visible, tolerance)
+    return _intervals(row, solver, solver.ends(), tolerance)
 
 
 def certify_row(
@@ -113,50 +111,17 @@ def certify_row(
         >>> found.top, found.above[3].tolist()
         (3, [True, True, True, False])
     """
-    row, space, solver = _solver(weights_row, projected_values, visible, tolerance)
+    row, solver = solver_of(weights_row, projected_values, visible, tolerance)
     ends = solver.ends()
     above = None
     if order:
         above = torch.zeros((len(row), len(row)), dtype=torch.bool, device=row.device)
         above[solver.keys[:, None], solver.keys] = solver.order(ends).to(row.device)
-    intervals = _intervals(row, space, ends, tolerance)
+    intervals = _intervals(row, solver, ends, tolerance)
     return RowCertificate(intervals, above, solver.top(ends))
 
 
-def minimum_norm_alternative(
-    weights_row: Row,
-    projected_values: HeadValues,
-    *,
-    visible: Bool[Tensor, " key"] | None = None,
-) -> Float[Tensor, " key"]:
-    """Return the distribution of least norm with the same output, proven: see `SharedPrograms.least_norm`.
-
-    It is like effective attention, but stays on the simplex: the question at the end of Brunner et al. 2020, 3.4.
-    Unlike effective attention it is not orthogonal to LN(T).
-
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.attention import minimum_norm_alternative
-        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
-        >>> minimum_norm_alternative(row, T)
-        tensor([0.3333, 0.3333, 0.3333], dtype=torch.float64)
-    """
-    row, space = row_and_space(weights_row, projected_values, visible)
-    least = SharedPrograms(space.kept[space.visible]).least_norm(row[space.visible])
-    return filled(torch.zeros_like(row), space, least)
-
-
-def _solver(
-    weights_row: Row,
-    projected_values: HeadValues,
-    visible: Bool[Tensor, " key"] | None,
-    tolerance: float,
-) -> tuple[Row, SimplexSpace, RowSolver]:
-    row, space = row_and_space(weights_row, projected_values, visible)
-    allowed = allowed_change(row[None], head_values(projected_values), tolerance)
-    return row, space, RowSolver(row, space, float(allowed))
-
-
-def _intervals(row: Row, space: SimplexSpace, ends: Ends, tolerance: float) -> AttentionIntervals:
+def _intervals(row: Row, solver: RowSolver, ends: Ends, tolerance: float) -> AttentionIntervals:
+    space = solver.space
     lo, hi = (filled(row, space, end) for end in (ends.lo, ends.hi))
     return AttentionIntervals(row, lo, hi, space.nullity, ends.gap, tolerance, space.tolerance)

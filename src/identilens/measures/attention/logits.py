@@ -1,52 +1,21 @@
-"""Alternatives of raw logits, and the logit rank that an alternative on the simplex needs."""
+"""The logit rank that an alternative on the simplex needs."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
-from scipy.linalg import qr
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import HeadValues, ProjectedValues, head_values, relative_tolerance
-from identilens.linalg.checks import check_finite
-from identilens.linalg.decompositions import singular_values, svd
-from identilens.linalg.factor import least_squares
+from identilens.linalg import HeadValues, head_values, relative_tolerance
+from identilens.linalg.decompositions import singular_values
 from identilens.measures.attention.checks import check_precision
 from identilens.measures.attention.samplers import iterate_alternatives
 from identilens.measures.attention.simplex import total_variation
 
 Map = Float[Tensor, "query key"]
 """A number of each key in each row."""
-
-
-@dataclass(frozen=True)
-class LogitAlternative:
-    """Other raw logits with the same product with T, and the quantities in Prop. 3.3.
-
-    Attributes:
-        logits: A + Ã.
-        rank: Numerical rank of the alternative.
-        original_rank: Numerical rank of A.
-        d_k: The largest rank that queries and keys can produce.
-        distance: ‖Ã‖_F / ‖A‖_F.
-        output_error: ‖Ã T‖_F / ‖A T‖_F.
-        tolerance: Share of the largest singular value below which one counts as zero.
-    """
-
-    logits: Map
-    rank: int
-    original_rank: int
-    d_k: int
-    distance: float
-    output_error: float
-    tolerance: float
-
-    @property
-    def producible(self) -> bool:
-        """Whether queries and keys of size d_k can produce these logits (constraint R2)."""
-        return self.rank <= self.d_k
 
 
 @dataclass(frozen=True)
@@ -77,98 +46,6 @@ class LogitRankStudy:
     def realisable_share(self) -> float:
         """Share of the alternatives that satisfy P4."""
         return float((self.ranks <= self.d_k).double().mean())
-
-
-def logit_alternative(
-    logits: Map,
-    projected_values: HeadValues,
-    d_k: int,
-    *,
-    scale: float = 1.0,
-    generator: torch.Generator | None = None,
-) -> LogitAlternative:
-    """Return other logits of rank <= d_k with the same product with T (Bhardwaj et al. 2021, Prop. 3.3).
-
-    Linearly independent rows a_1 … a_ρ of A are chosen; every row is Σ λ_i a_i. Rows ã_1 … ã_ρ are drawn from LN(T),
-    and the other rows are built with the same λ. So A + Ã has no more independent rows than A. For bidirectional heads
-    only: a mask is applied with the softmax, and then this does not hold. ``logits`` are A = Q Kᵀ / sqrt(d_k);
-    ``scale`` is ‖Ã‖_F / ‖A‖_F.
-
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.attention import logit_alternative
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> queries, keys, T = torch.randn(3, 6, 2, generator=generator, dtype=torch.float64)
-        >>> found = logit_alternative(queries @ keys.T, T, d_k=2, generator=generator)
-        >>> found.rank, found.producible, found.output_error < 1e-12
-        (2, True, True)
-
-    Raises:
-        InputError: Logits of rank above d_k, or a T with no left null space.
-        NumericalError: Logits that are not finite (those of a masked head).
-    """
-    projection = head_values(projected_values)
-    _check_logits(logits, projection, d_k)
-    A, T, tolerance = logits.detach().double(), projection.compact.detach(), projection.tolerance
-    original = int(torch.linalg.matrix_rank(A, rtol=tolerance))
-    if original > d_k:
-        raise InputError(
-            f"expected logits of rank at most d_k = {d_k}; got rank {original}; pass Q Kᵀ · scaling in float64, "
-            "without a position bias or mask, and the head's own d_k."
-        )
-    left, sigma, _ = svd(T, full_matrices=True)
-    null = left[:, int((sigma > tolerance * sigma.max()).sum()) :]
-    if not null.shape[1]:
-        raise InputError(
-            f"expected projected values with a left null space; got {T.shape[0]} independent rows: these logits are "
-            "identifiable; use a text with more tokens than d_v."
-        )
-    # Well-conditioned independent rows, by pivoted QR.
-    pivots = qr(A.mT.cpu().numpy(), mode="r", pivoting=True)[-1]
-    chosen = torch.as_tensor(pivots[:original], dtype=torch.int64, device=A.device)
-    coefficients = least_squares(A[chosen].mT, A.mT).mT
-    drawn = (
-        torch.randn(original, null.shape[1], dtype=A.dtype, generator=generator).to(A.device)
-        @ null.mT
-    )
-    change = coefficients @ drawn
-    change = change * (
-        scale * torch.linalg.matrix_norm(A) / torch.linalg.matrix_norm(change).clamp_min(1e-300)
-    )
-    return check_logit_alternative(A, A + change, projection, d_k)
-
-
-def check_logit_alternative(
-    logits: Map,
-    alternative: Map,
-    projected_values: HeadValues,
-    d_k: int,
-) -> LogitAlternative:
-    """Return rank, distance and output error of any alternative A + Ã of raw logits A.
-
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.attention.logits import check_logit_alternative
-        >>> logits, T = torch.eye(3), torch.tensor([[1.0], [1.0], [1.0]])
-        >>> found = check_logit_alternative(logits, logits.roll(1, 0), T, d_k=2)
-        >>> found.rank, found.producible, round(found.distance, 4)
-        (3, False, 1.4142)
-    """
-    projection = head_values(projected_values)
-    for given in (logits, alternative):
-        _check_logits(given, projection, d_k)
-    A, other = logits.detach().double(), alternative.detach().double()
-    T, tolerance = projection.compact.detach(), projection.tolerance
-    size, output = torch.linalg.matrix_norm(A), torch.linalg.matrix_norm(A @ T)
-    return LogitAlternative(
-        logits=other,
-        rank=int(torch.linalg.matrix_rank(other, rtol=tolerance)),
-        original_rank=int(torch.linalg.matrix_rank(A, rtol=tolerance)),
-        d_k=d_k,
-        distance=float(torch.linalg.matrix_norm(other - A) / size),
-        output_error=float(torch.linalg.matrix_norm((other - A) @ T) / output),
-        tolerance=tolerance,
-    )
 
 
 def least_logit_rank(
@@ -274,12 +151,3 @@ def logit_rank_study(
         mean_total_variation=distance / count,
         tolerance=tolerance,
     )
-
-
-def _check_logits(logits: Tensor, projection: ProjectedValues, d_k: int) -> None:
-    check_finite(logits=logits)
-    if not len(logits) or logits.shape[1] != projection.keys or d_k < 1:
-        raise InputError(
-            f"expected logits of at least one query over the {projection.keys} rows of T and d_k >= 1; got "
-            f"{tuple(logits.shape)} and d_k = {d_k}; pass logits and values of the same text and head."
-        )

@@ -79,8 +79,8 @@ def filled(
 
 
 def allowed_change(
-    rows: Float[Tensor, "row key"], T: ProjectedValues, tolerance: float
-) -> Float[Tensor, " row"]:
+    rows: Float[Tensor, "*head row key"], T: ProjectedValues, tolerance: float
+) -> Float[Tensor, "*head row"]:
     """Return the tolerance times ‖a T‖ of each row: changes of the output up to this count as none.
 
     Raises:
@@ -94,16 +94,17 @@ def allowed_change(
     return tolerance * torch.linalg.vector_norm(rows @ T.compact, dim=-1)
 
 
-def movable_keys(space: SimplexSpace, allowed: float) -> Bool[Tensor, " seen"]:
+def movable_keys(space: SimplexSpace, allowed: float) -> Bool[Tensor, "*head seen"]:
     """Return which visible keys take part in some alternative; the others keep their weight."""
-    movable = space.movable[space.visible].cpu()
-    return torch.full_like(movable, len(movable) > 1) if allowed else movable
+    movable = space.movable[..., space.visible]
+    return torch.full_like(movable, movable.shape[-1] > 1) if allowed else movable
 
 
 class RowSolver:
     """Programs over the alternatives of one checked row, on its visible keys only.
 
     Attributes:
+        space: What may change.
         inside: The weights.
         keys: Positions of the visible keys.
         blocks: Number of the row that each visible key belongs to, where several rows change together; else 0.
@@ -120,17 +121,18 @@ class RowSolver:
 
         Only keys ``among`` these are asked about, all by default.
         """
-        self.keys = torch.nonzero(space.visible).flatten().cpu()
-        self.inside = row[space.visible].cpu()
-        self._kept, self._scales = space.kept[space.visible].cpu(), space.scales.cpu()
+        self.space = space
+        self.keys = torch.nonzero(space.visible).flatten()
+        self.inside = row[space.visible]
+        self._kept, self._scales = space.seen, space.scales
         self._asked = torch.ones_like(self.inside, dtype=torch.bool)
         if among is not None:
-            self._asked = among[space.visible].cpu()
+            self._asked = among[space.visible]
         self._movable = movable_keys(space, allowed) & self._asked
         self._allowed = allowed
         self.blocks = torch.zeros_like(self.keys)
         if space.blocks is not None:
-            self.blocks = space.blocks[space.visible.cpu()]
+            self.blocks = space.blocks[space.visible]
         self._programs = SharedPrograms(self._kept, self.blocks)
 
     def optima(self, costs: Float[Tensor, "program seen"]) -> Optima:
@@ -265,8 +267,7 @@ class RowSolver:
                 break
             reach = reached[open_, None] / self._scales
             programs = costs[open_], self.inside.expand(len(open_), -1)
-            _, multipliers = self._programs.near(*programs, reach, _RADIUS)
-            bounds = self._programs.proven(*programs, multipliers, reach)
+            bounds, multipliers = self._programs.bounds(*programs, reach, _RADIUS)
             slope = torch.linalg.vector_norm(multipliers / self._scales, dim=1)
             step = ((bounds - limits[open_]) / slope).nan_to_num(0.0).clamp_min(0.0)
             reached[open_] += step
@@ -275,5 +276,23 @@ class RowSolver:
 
     def units(self, keys: Sequence[int] | Tensor) -> Float[Tensor, "program seen"]:
         """Return costs that are the weight of one key each."""
-        places = torch.as_tensor(keys)
-        return torch.zeros(len(places), len(self.inside)).double().scatter_(1, places[:, None], 1.0)
+        places = torch.as_tensor(keys, device=self.keys.device)
+        return self.inside.new_zeros(len(places), len(self.inside)).scatter_(
+            1, places[:, None], 1.0
+        )
+
+
+def solver_of(
+    weights_row: Float[Tensor, " key"],
+    projected_values: HeadValues,
+    visible: Bool[Tensor, " key"] | None,
+    tolerance: float,
+) -> tuple[Float[Tensor, " key"], RowSolver]:
+    """Return a checked row and the programs over the alternatives with nearly its output.
+
+    Raises:
+        InputError: As `row_and_space` and `allowed_change`.
+    """
+    row, space = row_and_space(weights_row, projected_values, visible)
+    allowed = allowed_change(row[None], head_values(projected_values), tolerance)
+    return row, RowSolver(row, space, float(allowed))

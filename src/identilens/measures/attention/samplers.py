@@ -146,7 +146,7 @@ def far_alternative(
     if not space.nullity:
         return whole.clone()
     row = whole[space.visible].cpu()
-    kept = space.kept[space.visible].cpu()
+    kept = space.seen.cpu()
     largest_first = row.argsort(descending=True, stable=True)
     best = row
     for power in range((len(row) - 1).bit_length()):

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,6 +14,7 @@ from identilens.linalg.checks import check_finite
 from identilens.linalg.interior import SharedPrograms
 from identilens.linalg.threads import one_thread
 from identilens.measures.attention.checks import checked_weights
+from identilens.measures.attention.determined import shared_spaces
 from identilens.measures.attention.row_solver import allowed_change, movable_keys
 
 _PROGRAMS = 512
@@ -31,7 +31,7 @@ class HeadRows:
     Attributes:
         weights: A, rows that sum to one.
         projected: T = V W_O.
-        visible: Which keys each query sees; None where every query sees all.
+        visible: Which keys each query sees, the same in all heads of a layer; None where every query sees all.
     """
 
     weights: Float[Tensor, "query key"]
@@ -124,7 +124,7 @@ def rollout_bounds(
         prepared.append(_Layer.of(heads, needed, tolerance))
         needed = prepared[-1].reached
     prepared.reverse()
-    costs = functionals.detach().double().cpu()
+    costs = functionals.detach().double()
     value = costs
     for layer in prepared:
         value = 0.5 * value + 0.5 * value @ layer.mean.mT
@@ -145,7 +145,7 @@ def rollout_bounds(
 
 @dataclass(frozen=True)
 class _Layer:
-    """The rows of a layer's heads that count, in groups of one head that see the same keys."""
+    """The rows of a layer's heads that count, in groups that see the same keys."""
 
     groups: list["_Group"]
     weights: Float[Tensor, "head query key"]
@@ -156,19 +156,18 @@ class _Layer:
         cls, heads: Sequence[HeadRows], needed: Bool[Tensor, " query"], tolerance: float
     ) -> "_Layer":
         """Return the groups of rows that are needed, and which rows of the layer below they need."""
-        groups, weights, reached = [], [], needed.clone()
-        rows = needed.nonzero()[:, 0]
-        for number, head in enumerate(heads):
-            checked = checked_weights(head.weights, head.projected, head.visible)
-            weights.append(checked)
-            seen = None if head.visible is None else head.visible[rows]
-            spaces = head.projected.simplex_spaces(len(rows), seen)
-            for space in {id(one): one for one in spaces}.values():
-                own = rows[torch.tensor([one is space for one in spaces])]
-                allowed = allowed_change(checked[own], head.projected, tolerance)
-                groups.append(_Group(number, own, checked[own], space, allowed))
-                reached |= space.visible
-        return cls(groups, torch.stack(weights), reached)
+        T, visible = heads[0].projected, heads[0].visible
+        T = replace(T, values=torch.stack([one.projected.compact for one in heads]), output=None)
+        weights = torch.stack([checked_weights(one.weights, T, one.visible) for one in heads])
+        rows, reached = needed.nonzero()[:, 0], needed.clone()
+        allowed, groups = allowed_change(weights, T, tolerance), []
+        seen = None if visible is None else visible[rows]
+        for space, (_, _, keys), some in shared_spaces(T, len(rows), seen):
+            queries = rows[some]
+            own = weights[:, queries[:, None], keys]
+            groups.append(_Group(queries, keys, own, space, allowed[:, queries]))
+            reached |= space.visible
+        return cls(groups, weights, reached)
 
     @property
     def mean(self) -> Float[Tensor, "query key"]:
@@ -187,67 +186,59 @@ class _Layer:
         """
         lower, value = 0.5 * bounds, 0.5 * reached
         maps = self.weights.expand(len(bounds) if witnesses else 0, -1, -1, -1).clone()
-        share, every = 0.5 / len(self.weights), torch.arange(len(bounds))
+        every, held = torch.arange(len(bounds)), _PROGRAMS // len(self.weights)
 
         def solved(job: tuple[_Group, Tensor]) -> tuple[Tensor, Tensor]:
             group, part = job
             least, points = group.least(bounds[part])
             if witnesses:
-                place = part[:, None, None], group.head, group.queries[:, None], group.keys
-                maps[place] = points
-            return least, (points * reached[part][:, None, group.keys]).sum(-1)
+                maps[part[:, None, None], :, group.queries[:, None], group.keys] = points.permute(
+                    0, 2, 3, 1
+                )
+            along = points * reached[part][:, None, None, group.keys]
+            return least.mean(1), along.sum(-1).mean(1)
 
         jobs = [
             (group, part)
             for group in self.groups
-            for part in every.split(max(1, _PROGRAMS // len(group.queries)))
+            for part in every.split(max(1, held // len(group.queries)))
         ]
         # Each program is solved on one thread, so that its digits do not depend on how many there are.
         count, initial = torch.get_num_threads(), (torch.set_num_threads, (1,))
         with one_thread(), ThreadPoolExecutor(count, "rollout", *initial) as pool:
             for (group, part), (least, points) in zip(jobs, pool.map(solved, jobs), strict=True):
                 place = part[:, None], group.queries
-                lower[place] += share * least
-                value[place] += share * points
+                lower[place] += 0.5 * least
+                value[place] += 0.5 * points
         return lower, value, maps
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Rows of one head that see the same keys."""
+    """Rows of all heads that see the same keys, on these keys."""
 
-    head: int
     queries: Int[Tensor, " row"]
-    rows: Float[Tensor, "row key"]
+    keys: Int[Tensor, " seen"]
+    rows: Float[Tensor, "head row seen"]
     space: SimplexSpace
-    allowed: Float[Tensor, " row"]
-
-    @cached_property
-    def keys(self) -> Int[Tensor, " seen"]:
-        """The keys that the rows see."""
-        return self.space.visible.nonzero()[:, 0]
-
-    @cached_property
-    def seen(self) -> Float[Tensor, "row seen"]:
-        """The rows on these keys."""
-        return self.rows[:, self.keys]
-
-    @cached_property
-    def programs(self) -> SharedPrograms:
-        """The programs of the rows."""
-        return SharedPrograms(self.space.kept[self.space.visible])
+    allowed: Float[Tensor, "head row"]
 
     def least(
         self, costs: Float[Tensor, "functional input"]
-    ) -> tuple[Float[Tensor, "functional row"], Float[Tensor, "functional row seen"]]:
+    ) -> tuple[Float[Tensor, "functional head row"], Float[Tensor, "functional head row seen"]]:
         """Return proven lower bounds of costs over the alternatives of each row, and alternatives near the optima."""
-        costs = costs[:, self.keys]
-        if not movable_keys(self.space, float(self.allowed.max())).any():
-            return costs @ self.seen.mT, self.seen.expand(len(costs), -1, -1)
-        reach = self.allowed[:, None] / self.space.scales
-        optima = self.programs.minimise(
-            costs.repeat_interleave(len(self.seen), 0),
-            *(one.repeat(len(costs), 1) for one in (self.seen, reach)),
-        )
-        bounds = torch.minimum(optima.bounds.view(len(costs), -1), costs @ self.seen.mT)
-        return bounds, optima.points.view(len(costs), *self.seen.shape)
+        costs, count = costs[:, self.keys], len(costs)
+        bounds = (self.rows @ costs.mT).permute(2, 0, 1).clone()
+        points = self.rows.expand(count, -1, -1, -1).clone()
+        movable = movable_keys(self.space, float(self.allowed.max())).any(1)
+        heads = movable.nonzero()[:, 0]
+        if len(heads):
+            reach = self.allowed[heads, :, None] / self.space.scales[heads, None]
+            optima = SharedPrograms(self.space.seen[heads]).minimise(
+                costs.repeat_interleave(self.rows.shape[1], 0).expand(len(heads), -1, -1),
+                *(one.repeat(1, count, 1) for one in (self.rows[heads], reach)),
+            )
+            found = optima.bounds.unflatten(1, (count, -1)).transpose(0, 1)
+            bounds[:, heads] = torch.minimum(found, bounds[:, heads])
+            points[:, heads] = optima.points.unflatten(1, (count, -1)).transpose(0, 1)
+        return bounds, points

@@ -71,17 +71,17 @@ def circularity(
         )
     check_width("weights", weights, one.compact, one.keys)
     n = one.keys
-    kept, other = one.simplex_span, two.simplex_span
-    freedom = n - kept.rank
-    shared = (kept.basis.mT @ other.basis).square().sum((-2, -1))
-    overlap = (n - kept.rank - other.rank + shared) / freedom
+    kept, other = (T.simplex_space().kept for T in (one, two))
+    freedom = one.simplex_nullity
+    shared = (kept.mT @ other).square().sum((-2, -1))
+    overlap = (freedom + two.simplex_nullity - n + shared) / freedom
     given = weights.double()
     noise = torch.randn(
         given.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )
     noise = noise.to(given.device)
     for _ in range(2):  # The second projection removes the rounding of the first.
-        noise = noise - kept.project(noise)
+        noise = noise - noise @ kept @ kept.mT
     noise = torch.where((freedom > 0)[:, None, None], noise, 0.0)
     step = 0.5 * largest_step(given, noise)
     move = noise * torch.where(torch.isfinite(step), step, 0.0)[..., None]
@@ -93,7 +93,7 @@ def circularity(
     return Circularity(
         freedom,
         torch.where(freedom > 0, overlap, torch.nan),
-        (n - other.rank).double() / max(1, n - 1),
+        two.simplex_nullity.double() / max(1, n - 1),
         0.5 * move.abs().sum(-1).mean(-1),
         change(one.compact),
         change(two.compact),

@@ -59,10 +59,11 @@ def efficient_attention(
     check_width("weights", weights, T.compact, T.keys)
     check_finite(weights=weights)
     given = weights.double()
-    efficient = T.simplex_span.project(given)
+    kept = T.simplex_space().kept
+    efficient = given @ kept @ kept.mT
     return EfficientAttention(
         efficient,
-        T.simplex_span.rank,
+        T.keys - T.simplex_nullity,
         (efficient < -_ROUNDING).double().mean((-2, -1)),
         efficient.amin((-2, -1)),
         (efficient.sum(-1) - given.sum(-1)).abs().amax(-1),

@@ -5,13 +5,14 @@ from dataclasses import replace
 
 import polars as pl
 import torch
+from torch import Tensor
 
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.determined import certain_mass, map_solvers
+from identilens.measures.attention.determined import certain_ends, greatest_weights
 from identilens.measures.attention.row_solver import allowed_change
-from identilens.models.heads import CapturedLayer, Head
+from identilens.models.heads import CapturedLayer
 from identilens.runs.tables import Row
 from identilens.studies.settings import ROUNDING
 
@@ -30,41 +31,39 @@ def certain_rows(
     Raises:
         NumericalError: If a program's answer cannot be certified.
     """
-    heads = zip(layer.heads, projected.compact, sinks, strict=True)
-    return [
-        _rows(head, replace(projected, values=compact, output=None), queries, sink)
-        for head, compact, sink in heads
-    ]
-
-
-def _rows(head: Head, T: ProjectedValues, queries: Sequence[int], sink: int) -> list[Row]:
-    try:
-        weights, T, visible = head.distributions(T)
-    except UnsupportedModelError:
-        return []
-    rows = checked_weights(weights, T, visible)
-    lower, slopes = torch.zeros_like(rows), torch.zeros_like(rows)
-    greatest, unit = rows.new_zeros(len(rows)), torch.zeros_like(rows[0])
-    unit[sink] = 1.0
-    for solver, places in map_solvers(T, len(rows), visible):
-        own = rows[places]
-        ends = solver.lower(own, own.new_zeros(len(own)))
-        lower[places], slopes[places] = map(solver.filled, ends)
-        greatest[places] = solver.greatest(own, unit).to(greatest.device)
-    masses = lower.sum(1).clamp_max(1.0)
+    rows: list[Tensor] = []
+    proven, found = [], [[] for _ in sinks]
+    visible, T = None, projected
+    for number, head in enumerate(layer.heads):
+        try:
+            weights, T, visible = head.distributions(projected)
+        except UnsupportedModelError:
+            continue
+        rows.append(checked_weights(weights, T, visible))
+        proven.append(number)
+    if not proven:
+        return found
+    weights, T = torch.stack(rows), replace(T, values=T.compact[proven], output=None)
+    sink = torch.tensor(sinks, device=weights.device)[proven]
+    lower, slopes = certain_ends(weights, T, visible)
+    masses = lower.sum(-1).clamp_max(1.0)
     # What proves the exact ends bounds what is left of them where the output is rounded.
-    allowed = allowed_change(rows, T, ROUNDING["bfloat16"])
-    rounded = (lower - allowed[:, None] * slopes).clamp_min(0.0).sum(1)
+    allowed = allowed_change(weights, T, ROUNDING["bfloat16"])
+    rounded = (lower - allowed[..., None] * slopes).clamp_min(0.0).sum(-1)
     loose = masses - rounded > CLOSE
-    if loose.any():
-        seen = None if visible is None else visible[loose]
-        rounded[loose] = certain_mass(rows[loose], T, visible=seen, tolerance=ROUNDING["bfloat16"])
+    for row in loose.any(0).nonzero()[:, 0].tolist():
+        heads, own = loose[:, row], slice(row, row + 1)
+        some, seen = replace(T, values=T.values[heads]), None if visible is None else visible[own]
+        ends = certain_ends(weights[heads, own], some, seen, ROUNDING["bfloat16"])[0]
+        rounded[heads, row] = ends[:, 0].sum(-1)
     columns = {
-        "query": torch.tensor(queries),
         "certain_mass": masses,
         "certain_mass_bfloat16": torch.minimum(rounded, masses),
-        "sink_weight": rows[:, sink],
-        "sink_lo": lower[:, sink],
-        "sink_hi": greatest,
+        "sink_weight": weights.take_along_dim(sink[:, None, None], 2)[..., 0],
+        "sink_lo": lower.take_along_dim(sink[:, None, None], 2)[..., 0],
+        "sink_hi": greatest_weights(weights, T, sink, visible),
     }
-    return pl.DataFrame({name: column.numpy() for name, column in columns.items()}).to_dicts()
+    for place, number in enumerate(proven):
+        own = {name: column[place].tolist() for name, column in columns.items()}
+        found[number] = pl.DataFrame({"query": queries, **own}).to_dicts()
+    return found

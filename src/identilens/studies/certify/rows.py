@@ -13,7 +13,6 @@ from torch import Tensor
 from identilens.linalg import ProjectedValues
 from identilens.linalg.certificate import Certificate
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
-from identilens.measures.attention.intervals import minimum_norm_alternative
 from identilens.measures.attention.row_solver import (
     NUMBERS,
     Ends,
@@ -57,7 +56,7 @@ SCHEMA: Mapping[str, Columns] = {
         **decimals("value", "lo", "hi", "radius"),
         "verdict": pl.String,
         "certificate": pl.String,
-        **decimals("effective", "minimum_norm", "norm_share", "contribution", "removal"),
+        **decimals("effective", "norm_share", "contribution", "removal"),
     },
     "rows": {
         **ROW,
@@ -212,7 +211,6 @@ def _weights(
         "lo": lo,
         "hi": hi,
         "effective": T.effective(row[None], visible[None])[0][visible],
-        "minimum_norm": minimum_norm_alternative(row, T, visible=visible)[visible],
         "norm_share": norm_share(row[None], T)[0][visible],
         "contribution": contribution_weights(row[None], T)[0][visible],
         "removal": removal_effect(row[None], T, relative=True)[0][visible],

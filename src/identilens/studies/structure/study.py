@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError, NumericalError, SettingError
-from identilens.linalg import FLOAT32_EPS, ProjectedValues, compact_values
+from identilens.linalg import FLOAT32_EPS, OutputFactor, ProjectedValues
 from identilens.measures.structure.circularity import circularity
 from identilens.measures.structure.classes import TOLERANCE
 from identilens.measures.structure.efficient import efficient_attention
@@ -69,13 +69,14 @@ class LayerView:
                 "queries and keys. Use a model that keeps the number of tokens."
             )
         values = layer.values.repeat_interleave(len(layer.queries) // len(layer.values), 0)
-        compact = compact_values(values, site.fixed_projection.to(values.device))
+        factor = OutputFactor.of(site.fixed_projection.to(values.device))
+        compact = values.double() @ factor.lower
         if not bool(torch.isfinite(compact).all() and torch.isfinite(weights).all()):
             raise NumericalError(
                 f"text {text}, {site.kind} layer {site.layer}: weights or values are NaN or infinite. Look for an "
                 "overflow in half precision (load with --dtype float32) or a broken checkpoint."
             )
-        projected = ProjectedValues(compact, site.fixed_projection.shape[-1])
+        projected = ProjectedValues(compact, factor.d_model)
         return cls(f"{site.kind}.layer{site.layer}", weights.double(), projected, layer.visible)
 
     @cached_property
