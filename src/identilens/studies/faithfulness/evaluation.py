@@ -25,6 +25,20 @@ Table = dict[str, Any]
 """Columns of a table: values of all rows, or one value for all of them."""
 
 
+def once(removal: Removal) -> Removal:
+    """Return a removal that runs every set once: orders begin alike, and searches for all outcomes meet."""
+    known: dict[tuple[bool, ...], Tensor] = {}
+
+    def effects(sets: Sets) -> Effects:
+        names = [tuple(removed) for removed in sets.tolist()]
+        new = [name for name in dict.fromkeys(names) if name not in known]
+        if new:
+            known.update(zip(new, removal(torch.tensor(new)), strict=True))
+        return torch.stack([known[name] for name in names])
+
+    return effects
+
+
 def agreement(
     scores: Float[Tensor, "*row part"],
     reference: Float[Tensor, "*#row part"],
@@ -57,15 +71,14 @@ def evaluate(
     more = torch.rand(draws - 1, parts, generator=generator, dtype=torch.float64)
     scores = torch.cat([first, more])
     sets = removal_sets(removal_order(scores, generator), sizes)
-    # Many orders begin with the same parts.
-    different, places = sets.flatten(0, 1).unique(dim=0, return_inverse=True)
-    areas = removal(different)[places].unflatten(0, sets.shape[:2]).mean(1)
-    singles = removal(torch.eye(parts, dtype=torch.bool))
+    effects_of = once(removal)
+    singles = effects_of(torch.eye(parts, dtype=torch.bool))
+    areas = effects_of(sets.flatten(0, 1)).unflatten(0, sets.shape[:2]).mean(1)
     for column, (outcome, noise) in enumerate(floor.items()):
         area, effects = areas[:, column], singles[:, column]
         placed = torch.full_like(area, torch.nan)
         if bounded:
-            effect = lambda sets, column=column: removal(sets)[:, column]  # noqa: E731
+            effect = lambda sets, column=column: effects_of(sets)[:, column]  # noqa: E731
             bounds = order_bounds(effect, effects, sizes, pool=settings.searched, known=area)
             placed = normalised_area(area, bounds, floor=noise)
         yield {

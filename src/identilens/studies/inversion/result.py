@@ -10,7 +10,7 @@ from identilens.charts.labels import said
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Row, decimals
+from identilens.runs.tables import Row, decimals, integers
 
 NEXT, SINGLE, PAIR = "next token", "one token", "two neighbours"
 """What differs between a text and its rivals: its next token, the beginning being known; or tokens within it."""
@@ -53,7 +53,7 @@ The share of positions whose error is below the margin, or which decoding gives 
 Of the numbers of bits that were tried, the fewest that certify a whole text are at most {certified_bits}, by text and \
 layer, where any do; the fewest with which decoding gives it in fact are at most {recovered_bits}.
 """
-_PLACE = {"text": pl.Int64, "layer": pl.Int64, "position": pl.Int64, "change": pl.String}
+_PLACE = {**integers("text", "layer", "position"), "change": pl.String}
 _SURE = Mark("certified", "●", 0, strong=True)
 _READ = Mark("decoded, not certified", "○", 1)
 _LOST = Mark("error above the margin, not decoded", "△", 1, strong=True)
