@@ -360,11 +360,10 @@ def faithfulness(
 
     From each text some maps and rows are drawn. Faithful: keys are removed in each explanation's order, and one by one;
     the change of the final hidden states, logits and loss gives a rank correlation and the normalised area over the
-    perturbation curve. Stable: the agreement of the explanation with itself over drawn weights with the same output. As
-    a control, each of these alternatives is put into the model, which must change nothing beyond a measured noise
-    floor. With ``decision``, tokens of the text are taken out instead, one by one and in each explanation's order, or
-    are kept alone, and the probability of the decision is taken again (comprehensiveness and sufficiency, DeYoung et
-    al. 2020). Every order is tested against random orders. Definitions: docs/faithfulness.md.
+    perturbation curve. Stable: the agreement of the explanation with itself over other weights with the same output.
+    With ``decision``, tokens of the text are taken out instead, one by one and in each explanation's order, or are kept
+    alone, and the probability of the decision is taken again (comprehensiveness and sufficiency, DeYoung et al. 2020).
+    Every order is tested against random orders. Definitions: docs/faithfulness.md.
 
     Args:
         lens: The model; for decisions one that classifies texts or predicts the next token, with one stack.

@@ -21,7 +21,7 @@ def alternatives(lens, texts, *kept, **options):
 
 
 def faithfulness(lens, texts, **options):
-    """The control and the noise floor hold rounding noise only, and are left out."""
+    """The noise floor holds rounding noise only, and is left out."""
     found = idl.faithfulness(
         lens, texts, groups=(1, 2), searched=4, alternatives=2, draws=1, **options
     )

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
 import polars as pl
 import pytest
@@ -34,7 +35,7 @@ from helpers.written import (
 )
 from identilens.studies.comparison import compare
 from identilens.studies.mixing.tagging import TAG_COLUMNS
-from identilens.studies.tokens.result import EXPERIMENTS
+from identilens.studies.tokens.settings import Experiment
 
 RECORDED = Path(__file__).parent / "findings.json"
 
@@ -78,7 +79,7 @@ CASES = {
     "patterns": scored,
     "alternatives": alternatives,
     "alternatives, none": partial(alternatives, 1, found=False),
-    **{f"tokens {name}": partial(identified, name) for name in EXPERIMENTS},
+    **{f"tokens {name}": partial(identified, name) for name in get_args(Experiment)},
     "tokens, two checkpoints": partial(identified, "across-layers", ("model", "compared"), 1),
     "inversion": inverted,
     "inversion of an encoder": partial(inverted, 1, causal=False),

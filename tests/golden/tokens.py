@@ -14,7 +14,9 @@ QUICK: dict[str, Any] = {
 
 def tokens(experiment, lens, texts, **options):
     found = idl.token_identifiability(lens, texts, experiment=experiment, **{**QUICK, **options})
-    kept = {"means": found.means()} if experiment in ("same-layer", "neighbours") else {}
+    kept = (
+        {"means": found.means().drop("curve")} if experiment in ("same-layer", "neighbours") else {}
+    )
     return {"table": found.table, **kept}
 
 

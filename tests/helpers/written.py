@@ -101,7 +101,7 @@ def alternatives(texts=2, found=True):
 
 def faithfulness(texts=2, determined=False):
     """Rows of some texts: ``raw`` is more faithful than ``norms``, and less stable; two orders are random."""
-    table, determinacy, controls = [], [], []
+    table, determinacy = [], []
     orders = (("raw", 0), ("norms", 0), ("random", 0), ("random", 1))
     for text in range(texts):
         at = {"text": text, "layer": 0, "head": 1, "kind": "encoder"}
@@ -125,11 +125,7 @@ def faithfulness(texts=2, determined=False):
                         **row, "alternative": kind, "explanation": name, "total_variation": 0.5,
                         "agreement": None if none else agrees,
                     })  # fmt: skip
-        for change in () if determined else (1e-6, 5e-6):
-            controls.append({
-                **at, "alternative": "drawn", "outcome": "hidden", "change": change, "floor": 1e-6,
-            })  # fmt: skip
-    return written(Faithfulness, table=table, determinacy=determinacy, controls=controls)
+    return written(Faithfulness, table=table, determinacy=determinacy)
 
 
 def decided(texts=2):

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -31,7 +32,7 @@ from identilens.studies.answer.study import answer
 from identilens.studies.audit.maps import RULES
 from identilens.studies.certify.result import OUTCOMES
 from identilens.studies.certify.rows import certified_row
-from identilens.studies.faithfulness.decisions import Decision, answers
+from identilens.studies.faithfulness.decisions import decide, token_needs
 from identilens.studies.faithfulness.result import decision_line
 from identilens.studies.head_views import size_in_words
 from identilens.studies.inversion.study import inversion
@@ -318,10 +319,10 @@ def needed(at: Measured, answer: str) -> dict[str, Any]:
             that can be removed.
         SettingError: For an answer that the model does not know.
     """
-    decision = Decision(at.lens, at.item, *answers(at.lens, at.item, answer))
+    decision = decide(at.lens, at.item, answer)
     if len(decision.removable) < 2:
         raise InputError("expected a text with at least two tokens that can be taken out.")
-    line = decision_line(list(decision.needed()))
+    line = decision_line(pl.DataFrame(token_needs(decision)))
     return {"html": replace(line, title=answer or "The model's answer").html(), "words": line.title}
 
 

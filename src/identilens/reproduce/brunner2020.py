@@ -339,9 +339,8 @@ def mixing_tables(result: Mixing) -> Tables:
         "neighbours": series.neighbours,
         "positions": series.positions,
         "part_of_speech": series.speech,
+        "class_token": series.class_context,
     }
-    for number, context in enumerate(series.class_context):
-        frames[f"class_token_{number}"] = context.frame
     return {name: frame for name, frame in frames.items() if len(frame)}
 
 
@@ -368,7 +367,7 @@ FIGURES = {
         across_layers,
         "rate_by_layer",
         "train_and_test",
-        "across_layers",
+        "lines",
     ),
     "brunner2020-figure3": mixed(
         "Figures 3, 4 and 18 to 25",
@@ -398,7 +397,7 @@ FIGURES = {
             "layer {layer_tested}, offset {offset}",
             "falls with distance and depth",
         ),
-        "neighbours",
+        "lines",
     ),
     "brunner2020-figure26": mixed(
         "Figures 26 to 37", "ewt", speech, "part_of_speech", note=TREEBANK

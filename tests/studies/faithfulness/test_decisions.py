@@ -15,7 +15,7 @@ from identilens.errors import InputError, SettingError
 from identilens.models.linearise import HiddenMap
 from identilens.models.rollouts import final_rollouts
 from identilens.studies.faithfulness import decisions
-from identilens.studies.faithfulness.decisions import Decision, answers
+from identilens.studies.faithfulness.decisions import decide, explanations
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 CLASSES = dict(enumerate(("bad", "mixed", "good")))
@@ -32,7 +32,7 @@ def decided(lens, texts, decision="", **options):
 
 def decision_on(lens, text):
     [item] = lens.read([text])
-    return Decision(lens, item, *answers(lens, item, ""))
+    return decide(lens, item, "")
 
 
 def distribution(lens, tokens):
@@ -159,7 +159,7 @@ def test_sets_run_together_as_alone_and_padding_changes_nothing(lens):
     kept = torch.rand(15, 9, generator=seeded(1)) < 0.5
     kept[:, 0] = True
     kept[3] = kept[0]
-    found = decision.alone(kept)[:, 0] + decision.probability
+    found = decisions.alone(decision, kept)[:, 0] + decision.probability
     for place in (0, 8, 14):
         tokens = torch.tensor(text)[kept[place]].tolist()
         assert float(found[place]) == pytest.approx(
@@ -197,7 +197,7 @@ def test_attributions_are_of_the_logit_and_whole_tokens(monkeypatch):
     methods = dict.fromkeys(("InputXGradient", "IntegratedGradients", "Occlusion"), Method)
     monkeypatch.setattr(decisions, "captum", lambda: SimpleNamespace(**methods))
     decision = decision_on(lens, ids(7))
-    found = decision.explained(0, True)
+    found = explanations(decision, 0, True)
     assert list(found)[-3:] == ["gradient_input", "integrated_gradients", "occlusion"]
     size = lens.model.config.hidden_size
     assert found["occlusion"].tolist() == [size] * 6
@@ -214,7 +214,7 @@ def test_attributions_are_of_the_logit_and_whole_tokens(monkeypatch):
 def test_occlusion_by_captum_is_what_the_logit_loses_without_a_token(lens):
     pytest.importorskip("captum", reason="install identilens[faithfulness]")
     decision = decision_on(lens, ids(7))
-    found = decision.explained(0, True)["occlusion"]
+    found = explanations(decision, 0, True)["occlusion"]
     inputs = lens.body.embeddings(torch.tensor([ids(7)])).detach()
     for token in range(7):
         zeroed = inputs.clone()

@@ -1,4 +1,4 @@
-"""The faithfulness bench: tables against plain references, the control, resumption, the command and the report."""
+"""The faithfulness bench: tables against plain references, the finding and the report."""
 
 from dataclasses import replace
 from math import isnan
@@ -18,10 +18,12 @@ from identilens.measures.explanations.orders import removal_sets
 from identilens.models.reading import read_head
 from identilens.models.rollouts import final_rollouts
 from identilens.models.substitution import Rows
+from identilens.studies.faithfulness import rows as row_tests
 from identilens.studies.faithfulness.evaluation import evaluate
-from identilens.studies.faithfulness.sampling import SampledMap, sampled_maps
+from identilens.studies.faithfulness.rows import SampledMap, determinacy, sampled_maps
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
-from identilens.studies.faithfulness.study import determinacy_rows, faithfulness
+from identilens.studies.faithfulness.study import faithfulness
+from identilens.studies.heads import TextHeads
 
 QUICK = {"rows": 2, "groups": (1, 2), "searched": 4, "alternatives": 2}
 
@@ -118,20 +120,6 @@ def test_alternatives_by_other_parameters_change_explanations_and_not_the_model(
     found = faithfulness(lens_of("bert"), [ids(13)], layers=1, heads=1, **QUICK)
     made = found.determinacy.filter(alternative="parameters")
     assert (made["total_variation"] > 0.001).all()
-    control = found.controls.filter(alternative="parameters", outcome="hidden").row(0, named=True)
-    # The family computes its softmax in float32.
-    assert control["change"] < 1e-6
-    assert not len(found.failed_controls().filter(alternative="drawn"))
-
-
-def test_the_control_fails_for_weights_with_another_output(monkeypatch):
-    from identilens.studies.faithfulness import study
-
-    wrong = lambda lens, item, drawn, count: {"drawn": [drawn.weights.flip(-1)]}  # noqa: E731
-    monkeypatch.setattr(study, "alternatives_of", wrong)
-    found = faithfulness(lens_of("bert"), [ids(13)], layers=1, heads=1, **QUICK)
-    assert len(found.failed_controls()) == len(found.controls) == 1
-    assert found.summary().numbers["failed"] == 1
 
 
 def test_rows_whose_effects_are_rounding_are_left_out_and_counted(monkeypatch, tmp_path):
@@ -139,7 +127,7 @@ def test_rows_whose_effects_are_rounding_are_left_out_and_counted(monkeypatch, t
     plain = faithfulness(lens, [ids(13)], **options)
     assert plain.faithful()["left_out"].sum() == 0
     assert plain.table["floor"].is_between(1e-9, 1e-6).all()
-    monkeypatch.setattr(SampledMap, "floor", {"hidden": 10.0})
+    monkeypatch.setattr(row_tests, "noise_floor", lambda *_: {"hidden": 10.0})
     found = faithfulness(lens, [ids(13)], **options)
     assert not found.table["correlation"].count() + found.table["naopc"].count()
     assert (found.table["p"] == 1).all()
@@ -152,15 +140,14 @@ def test_effects_without_an_order_give_no_correlation_and_scores_without_one_giv
     removal = lambda sets: torch.stack([torch.ones(len(sets)).double(), sets[:, -1].double()], 1)  # noqa: E731
     explained = {"raw": torch.tensor([0.1, 0.2, 0.7]), "even": torch.ones(3)}
     explained["random"] = torch.tensor([0.2, 0.3, 0.1])
-    settings = FaithfulnessSettings(groups=(1, 2), searched=3, draws=3)
+    settings = FaithfulnessSettings(searched=3, draws=3)
     floor = {"same": 0.0, "last": 1e-7}
-    rows = list(evaluate(removal, explained, floor, settings, seeded()))
-    found = {(row["outcome"], row["explanation"]): row["correlation"] for row in rows}
-    assert isnan(found[("same", "raw")])
-    assert found[("last", "even")] == 0
-    assert found[("last", "raw")] > 0.5
-    assert [row["draw"] for row in rows] == 2 * [0, 0, 0, 1, 2]
-    assert all(row["p"] == 1 for row in rows[:5])
+    same, last = map(pl.DataFrame, evaluate(removal, explained, floor, (1, 2), settings, seeded()))
+    assert isnan(same["correlation"][0])
+    assert last["correlation"][1] == 0
+    assert last["correlation"][0] > 0.5
+    assert same["draw"].to_list() == last["draw"].to_list() == [0, 0, 0, 1, 2]
+    assert (same["p"] == 1).all()
 
 
 def test_rows_that_the_output_determines_are_left_out_of_the_agreement():
@@ -185,7 +172,6 @@ def test_rows_without_an_order_do_not_count_as_stable(causal):
 def test_rows_without_alternatives_and_texts_without_rows():
     short = faithfulness(lens_of("bert"), [ids(5)], layers=0, heads=0, **QUICK)
     assert not len(short.determinacy)
-    assert "controls" not in short.summary().text
     assert list(short.charts()) == ["faithful"]
     single = faithfulness(lens_of("gpt2"), [[5]], **QUICK)
     assert single.summary().text.startswith("No order is better than another")
@@ -225,19 +211,18 @@ def test_alternatives_agree_by_their_own_explanations(monkeypatch):
     weights = doubles([[1.0, 0.0, 0.0], [0.5, 0.25, 0.25]])
     other = doubles([[1.0, 0.0, 0.0], [0.5, 0.1, 0.4]])
     seen = torch.tensor([[True, False, False], [True, True, True]])
-    projected = ProjectedValues.of(doubles([[0.0], [1.0], [1.0]]))
-    head = SimpleNamespace(projected=projected)
-    drawn = SampledMap({"layer": 3}, head, [0, 2], weights, seen, None, None)
-    assert drawn.free == [1]
-    monkeypatch.setattr(SampledMap, "explained", lambda self, weights: {"raw": weights})
-    [row] = determinacy_rows(drawn, {"raw": weights}, "drawn", [other, weights])
+    head = SimpleNamespace(projected=ProjectedValues.of(doubles([[0.0], [1.0], [1.0]])))
+    drawn = SampledMap({"layer": 3}, head, [0, 2], weights, seen, [1], {}, None, None)
+    monkeypatch.setattr(row_tests, "explanations", lambda drawn, weights: {"raw": weights})
+    [table] = determinacy(drawn, {"raw": weights}, "drawn", torch.stack([other, weights]))
+    [row] = pl.DataFrame(table).to_dicts()
     assert (row["query"], row["layer"]) == (2, 3)
     assert row["total_variation"] == pytest.approx(0.075)
     # Ranks 2, −1, −1 and 1 or 2, −1 or −2, …: the cosine, and 1 for the weights themselves.
     assert row["agreement"] == pytest.approx((1 + 6**-0.5 * 8**-0.5 * 6) / 2)
     even = {"raw": torch.ones_like(weights)}
-    [none] = determinacy_rows(drawn, even, "drawn", [other])
-    assert isnan(none["agreement"])
+    [none] = determinacy(drawn, even, "drawn", other[None])
+    assert isnan(none["agreement"][0])
 
 
 def test_maps_and_rows_are_drawn_from_the_seed_and_the_text():
@@ -245,7 +230,8 @@ def test_maps_and_rows_are_drawn_from_the_seed_and_the_text():
     [item] = lens.read([ids(6)])
 
     def drawn(text=0, **options):
-        maps = sampled_maps(lens, item, text, FaithfulnessSettings(**options))
+        settings = FaithfulnessSettings(**options)
+        maps = sampled_maps(TextHeads.of(lens, [item, item], settings, None), text, settings)
         return [(one.place["layer"], one.place["head"], *one.queries) for one in maps]
 
     every = drawn(maps=99, rows=99, groups=(2, 3))

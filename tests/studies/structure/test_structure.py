@@ -66,6 +66,6 @@ def test_memory_does_not_grow_with_the_number_of_texts():
         study = StructureStudy(tiny(), corpus(count), settings)
         for part in range(len(study.sizes())):
             study.run(part)
-        return sum(tensor.nbytes for tensor in study.state.sums.values())
+        return sum(tensor.nbytes for tensor in study.sums.values())
 
     assert state_bytes(6) == state_bytes(40)

@@ -17,7 +17,7 @@ from identilens.measures.tokens.splits import keep_training_share, split_sentenc
 from identilens.models import Lens
 from identilens.studies.items import read_items
 from identilens.studies.tokens import runner
-from identilens.studies.tokens.cells import ProbeKind
+from identilens.studies.tokens.cells import build_probe
 from identilens.studies.tokens.extraction import HiddenStates, extract
 from identilens.studies.tokens.result import TokenIdentifiability
 from identilens.studies.tokens.runner import Part, remember, run_part
@@ -112,7 +112,7 @@ def test_across_layers_holds_the_same_layer_on_its_diagonal(lens, cache):
         "experiment"
     )
     assert_frame_equal(diagonal, same.table.drop("experiment"))
-    assert set(across.across()["probe"]) == {"linear", "ridge"}
+    assert across.by_line()["line"].max() == 2
     assert across.same_layer().drop("experiment").equals(same.means().drop("experiment"))
 
 
@@ -172,7 +172,7 @@ def test_neighbours_and_shares(lens, cache):
     assert found["tokens"] == sum(max(0, LENGTHS[s] - 2) for s in split.test)
     sizes = [LENGTHS[s] for s in split.test]
     parts = [token_rows(LENGTHS, part, offset=-2) for part in (split.train, split.validation)]
-    mapped = ProbeKind("ridge", "l2").build(TokenSettings())
+    mapped = build_probe("ridge", "l2", TokenSettings())
     mapped.fit(
         *(one for rows in parts for one in (states.layers[2, rows], states.layers[0, rows - 2]))
     )
@@ -206,7 +206,7 @@ def hand_made(layers):
         )
         split = split_sentences(40, folds=1)[0]
         return run_part(
-            Part("model", kind, split), states, settings, {}, torch.device("cpu"), print
+            Part("model", *kind, split), states, settings, {}, torch.device("cpu"), print
         )
 
     return run
@@ -223,7 +223,7 @@ def test_exact_for_an_invertible_map_and_chance_for_random_states(probe, distanc
         torch.linalg.qr(torch.randn(8, 8, generator=generator))[0] * torch.linspace(0.5, 2, 8)
     )
     noise = torch.randn(inputs.shape, generator=generator)
-    table = hand_made(torch.stack([inputs, mixed, noise]))(ProbeKind(probe, distance))
+    table = hand_made(torch.stack([inputs, mixed, noise]))((probe, distance))
     first, second = table.to_dicts()
     assert first["rate"] == 1.0
     assert first["token_rate"] == 1.0
@@ -236,9 +236,9 @@ def test_chunks_change_nothing(monkeypatch):
     layers = torch.randn(2, sum(LENGTHS), 8, generator=seeded())
     run = hand_made(layers + 0.5 * layers[:1])
     for options in ({}, {"experiment": "neighbours", "offsets": (5,)}):
-        whole = run(ProbeKind("ridge", "l2"), **options)
+        whole = run(("ridge", "l2"), **options)
         monkeypatch.setattr(runner, "CHUNK_TOKENS", 7)
-        assert_frame_equal(run(ProbeKind("ridge", "l2"), **options), whole)
+        assert_frame_equal(run(("ridge", "l2"), **options), whole)
         monkeypatch.undo()
 
 

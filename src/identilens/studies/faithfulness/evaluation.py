@@ -1,6 +1,7 @@
 """Evaluation of orders of parts by what removing their first parts does, beside random orders."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -13,7 +14,6 @@ from identilens.measures.explanations.orders import (
     removal_order,
     removal_sets,
 )
-from identilens.runs.tables import Row
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
 
 Sets = Bool[Tensor, "set part"]
@@ -21,66 +21,74 @@ Effects = Float[Tensor, "set outcome"]
 Removal = Callable[[Sets], Effects]
 """Gives what removing sets of parts does to each outcome."""
 
-
-MEASURES = ("correlation", "aopc", "naopc", "p")
+Table = dict[str, Any]
+"""Columns of a table: values of all rows, or one value for all of them."""
 
 
 def once(removal: Removal) -> Removal:
-    """Return a removal that runs every set once."""
-    known: dict[bytes, Tensor] = {}
+    """Return a removal that runs every set once: orders begin alike, and searches for all outcomes meet."""
+    known: dict[tuple[bool, ...], Tensor] = {}
 
     def effects(sets: Sets) -> Effects:
-        names = [one.numpy().tobytes() for one in sets]
-        new = {name: one for name, one in zip(names, sets, strict=True) if name not in known}
+        names = [tuple(removed) for removed in sets.tolist()]
+        new = [name for name in dict.fromkeys(names) if name not in known]
         if new:
-            known.update(zip(new, removal(torch.stack(list(new.values()))), strict=True))
+            known.update(zip(new, removal(torch.tensor(new)), strict=True))
         return torch.stack([known[name] for name in names])
 
     return effects
+
+
+def agreement(
+    scores: Float[Tensor, "*row part"],
+    reference: Float[Tensor, "*#row part"],
+    visible: Bool[Tensor, "*#row part"] | None = None,
+    floor: float = 0.0,
+) -> Float[Tensor, "*row"]:
+    """Return the rank agreement with a reference: 0 for scores without an order, NaN for a reference without one."""
+    agreed = rank_agreement(scores, reference.expand_as(scores), visible, floor=floor)
+    return agreed.nan_to_num(0.0) + 0 * rank_agreement(reference, reference, visible, floor=floor)
 
 
 def evaluate(
     removal: Removal,
     explained: Mapping[str, Float[Tensor, " part"]],
     floor: Mapping[str, float],
+    sizes: Sequence[int],
     settings: FaithfulnessSettings,
     generator: torch.Generator,
-    sizes: Sequence[int] = (),
-) -> Iterator[Row]:
-    """Yield, for each outcome and order, its rank correlation with single effects, its area and place, and p.
+    *,
+    bounded: bool = True,
+) -> Iterator[Table]:
+    """Yield, for each outcome, the rank correlation of each order with single effects, its area and place, and p.
 
     Random orders follow those of the explanations, the last of which is the first random one. Areas of all orders
     extend the bounds of the search. Effects apart by the noise ``floor`` or less are equal, which counts for chance.
-    With ``sizes`` of groups, no best order is searched.
+    Where areas are not ``bounded``, no best order is searched.
     """
-    given = torch.stack(list(explained.values()))
-    draws, parts = settings.draws, given.shape[1]
+    first = torch.stack(list(explained.values()))
+    draws, parts = settings.draws, first.shape[1]
     more = torch.rand(draws - 1, parts, generator=generator, dtype=torch.float64)
-    scores = torch.cat([given, more])
-    groups = sizes or [size for size in settings.groups if size < parts]
-    sets = removal_sets(removal_order(scores, generator), groups)
-    singles = removal(torch.eye(parts, dtype=torch.bool))
-    areas = removal(sets.flatten(0, 1)).unflatten(0, sets.shape[:2]).mean(1)
-    # Scores without an order follow nothing: 0. Effects without an order leave nothing to follow: NaN.
+    scores = torch.cat([first, more])
+    sets = removal_sets(removal_order(scores, generator), sizes)
+    effects_of = once(removal)
+    singles = effects_of(torch.eye(parts, dtype=torch.bool))
+    areas = effects_of(sets.flatten(0, 1)).unflatten(0, sets.shape[:2]).mean(1)
     for column, (outcome, noise) in enumerate(floor.items()):
-        own, effects = areas[:, column], singles[:, column]
-        placed = own * torch.nan
-        if not sizes:
-            bounds = order_bounds(
-                lambda sets, column=column: removal(sets)[:, column],
-                effects,
-                groups,
-                width=1,
-                pool=settings.searched,
-                known=own,
-            )
-            placed = normalised_area(own, bounds, floor=noise)
-        follows = rank_agreement(scores, effects.expand_as(scores), floor=noise)
-        follows = follows.nan_to_num(0.0) + 0 * rank_agreement(effects, effects, floor=noise)
-        p = permutation_p(own - noise, own[-draws:])
-        at = {"parts": parts, "outcome": outcome, "floor": noise}
-        names = [*explained, *["random"] * len(more)]
-        found = torch.stack([follows, own, placed, p], 1).tolist()
-        for number, (name, values) in enumerate(zip(names, found, strict=True)):
-            measures = dict(zip(MEASURES, values, strict=True))
-            yield {**at, "explanation": name, "draw": max(0, number + 1 - len(given)), **measures}
+        area, effects = areas[:, column], singles[:, column]
+        placed = torch.full_like(area, torch.nan)
+        if bounded:
+            effect = lambda sets, column=column: effects_of(sets)[:, column]  # noqa: E731
+            bounds = order_bounds(effect, effects, sizes, pool=settings.searched, known=area)
+            placed = normalised_area(area, bounds, floor=noise)
+        yield {
+            "parts": parts,
+            "outcome": outcome,
+            "floor": noise,
+            "explanation": [*explained, *["random"] * len(more)],
+            "draw": [*[0] * len(first), *range(1, draws)],
+            "correlation": agreement(scores, effects, floor=noise),
+            "aopc": area,
+            "naopc": placed,
+            "p": permutation_p(area - noise, area[-draws:]),
+        }

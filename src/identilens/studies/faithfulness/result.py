@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import ClassVar
 
@@ -13,10 +14,7 @@ from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
 from identilens.charts.views import View
 from identilens.measures.explanations.agreement import bootstrap_interval, permutation_p
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import HEAD, Row, decimals, integers, table_of
-
-ALLOWED = 4.0
-"""A change by an alternative passes the control up to so many noise floors."""
+from identilens.runs.tables import HEAD, decimals, integers, table_of
 
 BETTER = 0.05
 """Largest p value of an order that is better than random ones."""
@@ -29,8 +27,14 @@ SHOWN = 3
 
 GROUP = ("intervention", "outcome")
 ORDER = (*GROUP, "explanation")
-_MEAN = {**decimals("mean", "low", "high"), **integers("texts", "left_out")}
-_MORE = "random", "p", "stable"
+_FAITHFUL = {
+    **dict.fromkeys(ORDER, pl.String),
+    **decimals("mean", "low", "high"),
+    **integers("texts", "left_out"),
+    **decimals("random", "p", "stable"),
+}
+
+_doubles = partial(torch.tensor, dtype=torch.float64)
 
 
 _NONE = (
@@ -40,10 +44,12 @@ _NONE = (
 _FINDING = """\
 {explanation} has the highest score, {mean:.3g}; random orders have {random:.3g} (p = {p:.2g}).
 Not better than random orders (p > {better}): {chance}.
-With other weights of the same head output its order agrees by {stable:.2f}; {failed} of {controls:control} are above \
-the noise.
+With other weights of the same head output its order agrees by {stable:.2f}.
 {decision}
 """
+_DECISION = """\
+The answer {answer!r} (the model's own: {own_answer!r}) has probability {probability:.3g}, {left:.2g} without \
+{token!r}; enough for nine tenths: {needed}."""
 _SCORES = """\
 Parts are removed in each explanation's order. The score of a row's keys is the mean change of the model, in growing \
 groups, on a scale from the worst order (0) to the best (1) that a beam search finds. That of a decision's tokens is \
@@ -56,9 +62,6 @@ The explanation is computed again from other weights with the same head output, 
 the model with other W_Q and W_K (parameters). Shown is the rank correlation with the explanation of the model's own \
 weights. It is measured on these draws and proves nothing about other alternatives; intervals of weights (identilens \
 certify) hold for all.
-Controls: each alternative is put into the model. As the head's output is the same, nothing may change beyond \
-rounding, by which {failed} of {controls:control} change more than four times. The noise floor is the largest change \
-when the rows' outputs are only rounded differently.
 """
 _DECISIONS = """\
 Every token is taken out alone, and the model is run again: the number beside it is the change of the probability of \
@@ -69,25 +72,13 @@ found by adding tokens in the order of what is lost without each; a smaller set 
 
 
 def by_text(table: pl.DataFrame, by: Sequence[str], measure: str) -> pl.DataFrame:
-    """Return the mean of a measure over the rows of each text, and how many have none, by group."""
+    """Return the means of a measure over the rows of each text, by group, and how many rows have none."""
     value = pl.col(measure)
-    texts = table.group_by(*by, "text", maintain_order=True)
-    return texts.agg(value.mean(), left_out=value.null_count().cast(pl.Int64))
-
-
-def means(table: pl.DataFrame, by: Sequence[str], measure: str) -> pl.DataFrame:
-    """Return the mean of a measure over texts for each group, with its 95 % bootstrap interval.
-
-    Rows of one text are averaged first. Rows without the measure are ``left_out``. One text has no interval: NaN.
-    """
-    rows = []
-    for group, texts in by_text(table, by, measure).group_by(by, maintain_order=True):
-        values = texts[measure].drop_nulls().to_torch()
-        if len(values):
-            counts = {"texts": len(values), "left_out": texts["left_out"].sum()}
-            named = dict(zip(by, group, strict=True))
-            rows.append({**named, **vars(bootstrap_interval(values)), **counts})
-    return table_of({**dict.fromkeys(by, pl.String), **_MEAN}, rows)
+    texts = table.group_by(*by, "text", maintain_order=True).agg(
+        value.mean().alias("means"), left_out=value.null_count().cast(pl.Int64)
+    )
+    groups = texts.group_by(*by, maintain_order=True)
+    return groups.agg(pl.col("means").drop_nulls(), pl.col("left_out").sum())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +93,6 @@ class Faithfulness(Result):
             the share of random orders whose area is as good. Random orders are numbered by ``draw``.
         determinacy: One row for each attention row, kind of alternative and explanation: rank agreement
             of the explanation with itself over alternatives, null without an order, and their total variation distance.
-        controls: One row for each map, kind of alternative and outcome: the largest change when alternatives are put
-            back, and the noise floor.
         needed: One row for each token of a decision's text that can be removed: the answer, the model's own one
             (another only if an answer was named), its probability, its change without the token, and whether the token
             is one of those that are enough.
@@ -114,8 +103,6 @@ class Faithfulness(Result):
         >>> found = idl.faithfulness(lens, idl.examples()[0], layers=5, rows=1, groups=(1, 2), interventions="zero")
         >>> found.faithful().columns[3:]
         ['mean', 'low', 'high', 'texts', 'left_out', 'random', 'p', 'stable']
-        >>> len(found.failed_controls())
-        0
     """
 
     analysis: ClassVar = "faithfulness"
@@ -132,11 +119,6 @@ class Faithfulness(Result):
             **integers("query"),
             **dict.fromkeys(("alternative", "explanation"), pl.String),
             **decimals("total_variation", "agreement"),
-        },
-        "controls": {
-            **HEAD,
-            **dict.fromkeys(("alternative", "outcome"), pl.String),
-            **decimals("change", "floor"),
         },
         "needed": {
             **integers("text", "position"),
@@ -177,7 +159,6 @@ class Faithfulness(Result):
     }
 
     determinacy: pl.DataFrame
-    controls: pl.DataFrame
     needed: pl.DataFrame
 
     def faithful(self, measure: str = "") -> pl.DataFrame:
@@ -188,24 +169,28 @@ class Faithfulness(Result):
         mean agreement.
         """
         measure = measure or ("aopc" if len(self.needed) else "naopc")
+        mean = pl.col("means").list.mean()
         draws = by_text(self.table.filter(explanation="random"), [*GROUP, "draw"], measure)
-        random = draws.group_by(*GROUP, "draw").agg(pl.col(measure).mean())
-        agreement = means(self.determinacy, ["explanation"], "agreement")
-        stable, rows = dict(agreement.select("explanation", "mean").iter_rows()), []
-        for row in means(self.table, ORDER, measure).to_dicts():
-            chance = random.filter(**{name: row[name] for name in GROUP})[measure].to_torch()
-            p = float(permutation_p(torch.tensor(row["mean"] - ROUNDED), chance))
-            more = {
-                "random": float(chance.mean()),
-                "p": p,
-                "stable": stable.get(row["explanation"]),
-            }
-            rows.append({**row, **more})
-        return table_of({**dict.fromkeys(ORDER, pl.String), **_MEAN, **decimals(*_MORE)}, rows)
-
-    def failed_controls(self) -> pl.DataFrame:
-        """Return the rows of the control in which an alternative changed more than rounding can explain."""
-        return self.controls.filter(pl.col("change") > ALLOWED * pl.col("floor"))
+        random = draws.group_by(GROUP).agg(mean.alias("orders"), random=mean.mean())
+        stable = by_text(self.determinacy, ["explanation"], "agreement")
+        orders = (
+            by_text(self.table, ORDER, measure)
+            .filter(pl.col("means").list.len() > 0)
+            .join(random, GROUP, maintain_order="left")
+            .join(
+                stable.select("explanation", stable=mean),
+                "explanation",
+                "left",
+                maintain_order="left",
+            )
+        )
+        rows = []
+        for row in orders.to_dicts():
+            means, chance = map(_doubles, (row.pop("means"), row.pop("orders")))
+            interval = vars(bootstrap_interval(means))
+            p = permutation_p(_doubles(interval["mean"] - ROUNDED), chance)
+            rows.append({**row, **interval, "texts": len(means), "p": float(p)})
+        return table_of(_FAITHFUL, rows)
 
     def summary(self) -> Finding:
         """Return the finding: the best order, those no better than random ones, and its stability or the decision."""
@@ -217,18 +202,16 @@ class Faithfulness(Result):
         chance = first.filter(pl.col("p") > BETTER)["explanation"]
         return Finding.of(
             _FINDING,
-            **{name: best[name] for name in ("explanation", "mean", *_MORE)},
+            **{name: best[name] for name in ("explanation", "mean", "random", "p", "stable")},
             better=BETTER,
             chance=", ".join(chance) or None,
-            controls=len(self.controls) or None,
-            failed=len(self.failed_controls()),
             decision=next((line.title for line in self.token_lines()), None),
         )
 
     def token_lines(self) -> list[TokenLine]:
         """Return the first texts as lines of tokens, each marked by what the decision loses without it."""
         texts = self.needed.partition_by("text", maintain_order=True)
-        return [decision_line(text.to_dicts()) for text in texts[:SHOWN]]
+        return [decision_line(text) for text in texts[:SHOWN]]
 
 
 _MARKS = {
@@ -240,20 +223,18 @@ _MARKS = {
 """Marks of tokens, each up to a change of the probability, as a share of it."""
 
 
-def decision_line(tokens: Sequence[Row]) -> TokenLine:
+def decision_line(needed: pl.DataFrame) -> TokenLine:
     """Return a text as a line of tokens, each marked by what the decision loses without it; rows of ``needed``."""
-    marked = []
-    for row in tokens:
-        share = row["change"] / row["probability"]
-        mark = next(mark for most, mark in _MARKS.items() if share <= most)
-        value = f"{share:+.0%}" if mark.series is not None else ""
-        marked.append(MarkedToken(row["token"], mark, value + " ✓" * row["enough"]))
-    least = min(tokens, key=lambda row: row["change"])
-    left = least["probability"] + least["change"]
-    enough = ", ".join(repr(row["token"]) for row in tokens if row["enough"])
-    title = (
-        f"The answer {least['answer']!r} (the model's own: {least['own_answer']!r}) has probability "
-        f"{least['probability']:.3g}, {left:.2g} without {least['token']!r}; enough for nine tenths: "
-        f"{enough or 'what always stays'}."
+    share, tokens = pl.col("change") / pl.col("probability"), []
+    for row in needed.with_columns(share=share).to_dicts():
+        mark = next(mark for most, mark in _MARKS.items() if row["share"] <= most)
+        value = f"{row['share']:+.0%}" if mark.series is not None else ""
+        tokens.append(MarkedToken(row["token"], mark, value + " ✓" * row["enough"]))
+    least = needed.sort("change", maintain_order=True).row(0, named=True)
+    enough = ", ".join(map(repr, needed.filter("enough")["token"]))
+    title = _DECISION.format(
+        **least,
+        left=least["probability"] + least["change"],
+        needed=enough or "what always stays",
     )
-    return TokenLine(title, marked, [(mark, "") for mark in _MARKS.values()])
+    return TokenLine(title, tokens, [(mark, "") for mark in _MARKS.values()])

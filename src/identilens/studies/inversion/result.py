@@ -6,10 +6,11 @@ from typing import ClassVar
 import polars as pl
 
 from identilens.charts.kit import lines
+from identilens.charts.labels import said
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine, first_tokens
 from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Row, percent
+from identilens.runs.tables import Row, decimals, integers
 
 NEXT, SINGLE, PAIR = "next token", "one token", "two neighbours"
 """What differs between a text and its rivals: its next token, the beginning being known; or tokens within it."""
@@ -17,16 +18,23 @@ NEXT, SINGLE, PAIR = "next token", "one token", "two neighbours"
 SHOWN = 3
 """Texts that are shown as lines of tokens."""
 
-_WHOLE = ("certified_texts", "recovered_texts")
+_WHOLE = {name: pl.col(f"{name}_to") == pl.col("tokens") for name in ("certified", "recovered")}
+"""Whether a text is certified or recovered from its first token to its last; see `Inversion.by_text`."""
+_NOTE = """\
+position {position}: margin {margin:.4g}
+error {error:.4g}
+nearest rival {rival!r}
+decoded as {decoded!r}
+"""
 _FINDING = """\
 The margin of {stored}, half the distance to the nearest rival (the state with another token in its place), is \
 {least:.1%} to {most:.1%} of their length: medians by layer, over {texts:text}.
-With {noise} the error is below the margin at {below_least:.1%} to {below_most:.1%} of the places, by layer.
+With the noise {noise} the error is below the margin at {below_least:.1%} to {below_most:.1%} of the places, by layer.
 With it {certified_texts_least:.1%} to {certified_texts_most:.1%} of whole texts are certified; decoding gives \
 {recovered_texts_least:.1%} to {recovered_texts_most:.1%}.
 """
 _TILES = """\
-{below_least:.1%} | of places have a margin above the error with {noise}, at the layer with fewest
+{below_least:.1%} | of places have a margin above the error with the noise {noise}, at the layer with fewest
 """
 _LINES = """\
 Each token with its margin in percent of the length of its state, at the deepest layer. Point at a token to read its \
@@ -45,12 +53,11 @@ The share of positions whose error is below the margin, or which decoding gives 
 Of the numbers of bits that were tried, the fewest that certify a whole text are at most {certified_bits}, by text and \
 layer, where any do; the fewest with which decoding gives it in fact are at most {recovered_bits}.
 """
-_PLACE = {"text": pl.Int64, "layer": pl.Int64, "position": pl.Int64, "change": pl.String}
+_PLACE = {**integers("text", "layer", "position"), "change": pl.String}
 _SURE = Mark("certified", "●", 0, strong=True)
 _READ = Mark("decoded, not certified", "○", 1)
-_LOST = Mark("not decoded", "△", 1, strong=True)
+_LOST = Mark("error above the margin, not decoded", "△", 1, strong=True)
 _BELOW = Mark("error below the margin", "◐", 0)
-_ABOVE = Mark("error above the margin", "△", 1, strong=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +82,7 @@ class Inversion(Result):
         "table": {
             **_PLACE,
             "token": pl.String,
-            "norm": pl.Float64,
-            "margin": pl.Float64,
-            "relative_margin": pl.Float64,
-            "forward_noise": pl.Float64,
+            **decimals("norm", "margin", "relative_margin", "forward_noise"),
             "rival": pl.String,
         },
         "noises": {
@@ -117,112 +121,110 @@ class Inversion(Result):
     def by_text(self) -> pl.DataFrame:
         """Return for each text, layer and noise how many tokens from its start are certified or recovered."""
         groups = self.noises.group_by("text", "layer", "noise", "bits", maintain_order=True)
+        recovered = pl.col("recovered")
         return groups.agg(
             pl.len().alias("tokens"),
             pl.col("certified").sum().alias("certified_to"),
-            pl.col("recovered").cast(pl.Int64).cum_min().sum().alias("recovered_to"),
-            pl.col("below").mean().alias("below"),
+            # What decoding gives is known of causal models alone.
+            pl.when(recovered.count() > 0).then(recovered.cum_min().sum()).alias("recovered_to"),
+            pl.col("below").mean(),
+            recovered.mean(),
         )
 
     def by_layer(self) -> pl.DataFrame:
         """Return for each layer and noise the share of positions below the margin, certified and recovered.
 
         Positions count as recovered if decoding succeeds with the beginning known; certified and recovered texts are
-        those of which every token is. An encoder has none of these columns.
+        those of which every token is. What decoding gives is missing of an encoder.
         """
-        texts = self.by_text().group_by("layer", "noise", maintain_order=True)
-        whole = texts.agg(
+        tokens = pl.col("tokens")
+        texts = self.by_text().group_by("layer", "noise", "bits", maintain_order=True)
+        layers = texts.agg(
+            tokens.sum().alias("positions"),
+            (pl.col("below") * tokens).mean() / tokens.mean(),
+            pl.col("certified_to").mean().alias("certified") / tokens.mean(),
+            (pl.col("recovered") * tokens).mean() / tokens.mean(),
             pl.len().alias("texts"),
-            (pl.col("certified_to") == pl.col("tokens")).mean().alias("certified_texts"),
-            (pl.col("recovered_to") == pl.col("tokens")).mean().alias("recovered_texts"),
+            *(every.mean().alias(f"{name}_texts") for name, every in _WHOLE.items()),
         )
-        groups = self.noises.group_by("layer", "noise", "bits", maintain_order=True)
-        shares = groups.agg(
-            pl.len().alias("positions"), pl.col("below", "certified", "recovered").mean()
-        )
-        found = shares.join(whole, on=["layer", "noise"], maintain_order="left")
-        known = pl.all() if self._causal else pl.exclude("^(certified|recovered).*$")
-        return found.select(known).sort("layer", maintain_order=True)
+        return layers.sort("layer", maintain_order=True)
 
     def bits(self) -> pl.DataFrame:
         """Return for each text and layer the fewest bits of those tried with which the whole text is certified.
 
         ``recovered_bits``: the fewest with which greedy decoding gives the whole text in fact. Missing if none does.
         """
-        tried = self.by_text().drop_nulls("bits")
-        whole = {
-            name: pl.col("bits").filter(pl.col(f"{name}_to") == pl.col("tokens")).min()
-            for name in ("certified", "recovered")
+        tried = self.by_text().drop_nulls("bits").group_by("text", "layer", maintain_order=True)
+        fewest = {
+            f"{name}_bits": pl.col("bits").filter(every).min() for name, every in _WHOLE.items()
         }
-        return tried.group_by("text", "layer", maintain_order=True).agg(
-            pl.col("tokens").first(),
-            **{f"{name}_bits": fewest for name, fewest in whole.items()},
-        )
+        return tried.agg(pl.col("tokens").first(), **fewest)
 
     def swept(self) -> pl.DataFrame:
         """Return the shares of positions by layer and number of bits."""
-        shares = self.by_layer().drop_nulls("bits").sort("layer", "bits")
-        known = pl.DataFrame(schema={"recovered": pl.Float64})
-        return pl.concat([shares, known], how="diagonal")
+        return self.by_layer().drop_nulls("bits").sort("layer", "bits")
 
     def summary(self) -> Finding:
         """Return how large margins are, and what can be read with the noise, of those asked for, that hides most."""
-        margins = self.table.group_by("layer").agg(pl.col("relative_margin").median())
-        count = len(self.table) // self.table["layer"].n_unique()
-        noise = self._noise
-        shares = self.by_layer().filter(noise=noise)
-        names = [one for one in ("below", *_WHOLE) if one in shares.columns]
-        numbers = {f"{one}_least": shares[one].min() for one in names}
-        numbers |= {f"{one}_most": shares[one].max() for one in names}
-        bits = self.bits() if self._causal else pl.DataFrame()
-        numbers |= {one: bits[one].max() for one in bits.columns if one.endswith("_bits")}
+        margin, shares = pl.col("relative_margin"), pl.col("below", "^.*_texts$")
+        layers = self.table.group_by("layer").agg(margin.median())
+        places, causal = len(self.table) // len(layers), self.table["change"][0] == NEXT
+        numbers = pl.concat(
+            [
+                layers.select(least=margin.min(), most=margin.max()),
+                self.bits().select(pl.col("^.*_bits$").max()),
+                self.by_layer()
+                .filter(noise=self._noise)
+                .select(shares.min().name.suffix("_least"), shares.max().name.suffix("_most")),
+            ],
+            how="horizontal",
+        )
+        settings = self.provenance["settings"]
         return Finding.of(
             _FINDING,
             _TILES,
-            stored=STORED[self.provenance["settings"]["stored"]],
-            least=margins["relative_margin"].min(),
-            most=margins["relative_margin"].max(),
+            stored=STORED[settings["stored"]],
             texts=self.table["text"].n_unique(),
-            positions=count if self._causal else None,
-            changes=None if self._causal else count,
-            noise=_named(noise),
-            risk=self.provenance["settings"].get("risk") if self._causal else None,
-            **numbers,
+            positions=places if causal else None,
+            changes=None if causal else places,
+            noise=self._noise,
+            risk=settings.get("risk") if causal else None,
+            **numbers.row(0, named=True),
         )
 
     @property
     def _noise(self) -> str:
         """The noise, of those asked for or else of all, with which fewest margins of a layer are above the error."""
-        layers = self.by_layer().sort("below", maintain_order=True)
-        asked = layers.filter(pl.col("noise").is_in(self.provenance["settings"]["noise"]))
-        return (asked if len(asked) else layers)["noise"][0]
-
-    @property
-    def _causal(self) -> bool:
-        return self.table["change"].first() == NEXT
+        asked = pl.col("noise").is_in(self.provenance["settings"]["noise"])
+        return self.by_layer().sort(~asked, "below", maintain_order=True)["noise"][0]
 
     def token_lines(self) -> list[TokenLine]:
         """Return the first texts as lines of tokens, each with its margin at the deepest layer and its nearest rival.
 
         Marked by what holds at the noise of the finding.
         """
-        layer, noise = self.table["layer"].max(), self._noise
-        stored = STORED[self.provenance["settings"]["stored"]]
-        change = self.table["change"].first()
-        deep = self.noises.filter(layer=layer, change=change, noise=noise)
+        layer, change = self.table["layer"].max(), self.table["change"][0]
+        deep = self.noises.filter(layer=layer, change=change, noise=self._noise)
         places = self.table.join(deep, on=list(_PLACE), maintain_order="left")
         lines = []
         for rows in places.partition_by("text", maintain_order=True)[:SHOWN]:
-            title = (
-                f"text {rows['text'][0]}, {stored} of layer {layer}, with {_named(noise)}; in per cent the margin: "
-                "half the distance to the nearest other token's state, of the state's length"
+            title, shown = first_tokens(
+                f"text {rows['text'][0]}, layer {layer}, with the noise {self._noise}; in per cent the margin",
+                rows,
             )
-            title, shown = first_tokens(title, rows)
-            marked = [_marked(row) for row in shown.iter_rows(named=True)]
-            marks = (_SURE, _BELOW, _READ, _LOST) if self._causal else (_BELOW, _ABOVE)
-            legend = [(mark, str(sum(one.mark is mark for one in marked))) for mark in marks]
-            lines.append(TokenLine(title, marked, legend))
+            tokens = [_marked(row) for row in shown.to_dicts()]
+            marks = dict.fromkeys(token.mark for token in tokens)
+            lines.append(TokenLine(title, tokens, [(mark, "") for mark in marks]))
         return lines
+
+
+def _marked(row: Row) -> MarkedToken:
+    """Return a token with its margin and what holds at its place."""
+    mark = _READ if row["recovered"] else _LOST
+    if row["below"]:
+        mark = _SURE if row["certified"] else _BELOW
+    note = "; ".join(said(_NOTE, row))
+    return MarkedToken(row["token"], mark, f"{row['relative_margin']:.0%}", note)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,10 +234,9 @@ class Inverted:
     Attributes:
         ids: Its token ids.
         distances: Distance of each state to that of the token that was read.
-        margins: Half the distance from that to every other token's, or less; empty for an encoder.
-        certified: Whether no error below the margins, here and before, can have led here from another text. Of an
-            encoder: whether the text has all states within the noise that was given, which others may have, too.
-        forward_noise: How far the states of the text move if they run in another way; 0 for an encoder.
+        margins: Half the distance from that to every other token's, or less.
+        certified: Whether no error below the margins, here and before, can have led here from another text.
+        forward_noise: How far the states of the text move if they run in another way.
         tokens: Names of the tokens.
 
     Examples:
@@ -256,21 +257,3 @@ class Inverted:
 
 
 STORED = {"states": "hidden states", "cache": "keys and values"}
-
-
-def _marked(row: Row) -> MarkedToken:
-    decoded = f"; decoded as {row['decoded']!r}"
-    mark = _READ if row["recovered"] else _LOST
-    if row["recovered"] is None:
-        decoded, mark = "", _ABOVE
-    if row["below"]:
-        mark = _SURE if row["certified"] else _BELOW
-    note = (
-        f"position {row['position']}: margin {row['margin']:.4g} ({percent(row['relative_margin'])}); error "
-        f"{row['error']:.4g}; nearest rival {row['rival']!r}{decoded}"
-    )
-    return MarkedToken(row["token"], mark, f"{100 * row['relative_margin']:.0f} %", note)
-
-
-def _named(noise: str) -> str:
-    return f"noise of {100 * float(noise):g} % of the length" if noise[0].isdigit() else noise

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Annotated, Literal
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from identilens.errors import SettingError
 from identilens.runs.settings import (
@@ -38,7 +38,7 @@ class InversionSettings(Settings):
 
     layers: Numbers | None = None
     noise: Annotated[tuple[str | float, ...], LIST] = ("bfloat16", "int8", "int4", "0.01")
-    bits: Numbers = (2, 3, 4, 5, 6, 7, 8)
+    bits: Annotated[Numbers, Ge(2), Le(16)] = (2, 3, 4, 5, 6, 7, 8)
     stored: Literal["states", "cache"] = "states"
     risk: Part = 1e-3
     substitutes: Positive = 64
@@ -51,7 +51,5 @@ class InversionSettings(Settings):
         read = resolve_name("identilens.measures.tokens.margins:Noise").read
         names = dict.fromkeys(read(given).name for given in self.noise)
         object.__setattr__(self, "noise", tuple(names))
-        if wrong := [bits for bits in self.bits if not 2 <= bits <= 16]:
-            raise SettingError("bits", "of 2 to 16", wrong[0])
         if not (names or self.bits):
             raise SettingError("noise", "with at least one value", ())

@@ -1,19 +1,20 @@
 """Whether a text can be read from its hidden states, or from a cache, token by token and without training."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
-from math import hypot
 from typing import Any
 
+import polars as pl
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
-from identilens.measures.tokens.margins import Nearest, Noise, Rival
+from identilens.measures.tokens.margins import Nearest, Noise
 from identilens.models.candidates import BUDGET, Batches, Candidates, check_ids, joined
 from identilens.models.lens import Lens
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import Row, table_of
+from identilens.runs.tables import Row
 from identilens.studies.heads import TextStudy
 from identilens.studies.inversion.result import NEXT, PAIR, SINGLE, Inversion
 from identilens.studies.inversion.settings import InversionSettings
@@ -21,35 +22,8 @@ from identilens.studies.inversion.settings import InversionSettings
 _PAIRED = 4
 """Substitutes of a token that are tried together with as many of its neighbour."""
 
-
-def noises_of(settings: InversionSettings) -> list[Noise]:
-    """Return the noises of settings, those of single bits last."""
-    names = [*settings.noise, *(f"int{bits}" for bits in settings.bits)]
-    read = map(Noise.read, names)
-    return list({one.name: one for one in read}.values())
-
-
-@dataclass(frozen=True)
-class Met:
-    """What decoding meets at one position of one layer.
-
-    Attributes:
-        layer: Number of the layer among those that are asked for.
-        position: The position.
-        change: What differs in the rivals; see `result.NEXT`.
-        rivals: The tokens of the nearest rival in place of the text's own.
-        margin: Half its distance.
-        moved: How far the same states move if they run in another batch or without a cache.
-        decoded: The nearest token to the state with each noise; empty for encoders.
-    """
-
-    layer: int
-    position: int
-    change: str
-    rivals: tuple[int, ...]
-    margin: float
-    moved: float
-    decoded: list[int]
+Layers = Sequence[Float[Tensor, "version position d"]]
+"""States of a text by layer: as they are, then with each noise."""
 
 
 class InversionStudy(TextStudy[InversionSettings, Inversion]):
@@ -92,7 +66,9 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
 
     def __init__(self, lens: Lens, texts: Any, settings: InversionSettings) -> None:
         super().__init__(lens, texts, settings)
-        self.noises = noises_of(settings)
+        names = [*settings.noise, *(f"int{bits}" for bits in settings.bits)]
+        # Noises of single bits come last.
+        self.noises = [Noise.read(name) for name in dict.fromkeys(names)]
         self.candidates = Candidates(
             lens,
             self.items[0],
@@ -100,142 +76,141 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
             stored=settings.stored,
             budget=settings.memory_budget or BUDGET,
         )
+        self.names = lens.reader.names(range(self.candidates.vocabulary))
         for text, item in enumerate(self.items):
             check_ids(item, text)
 
     def run(self, part: int) -> Output:
         """Return the margins of one text, and what each noise does to its states."""
-        item = self.items[part]
-        ids, noises, causal = item.tensors["input_ids"], self.noises, self.candidates.causal
-        stored = [one[0].double() for one in self.candidates.read(ids[None])]
-        noisy = [
-            [one.applied(states, self.settings.seed + part) for one in noises] for states in stored
+        item, causal = self.items[part], self.candidates.causal
+        ids, seed = item.tensors["input_ids"], self.settings.seed + part
+        layers = [
+            torch.stack([states, *(noise.applied(states, seed) for noise in self.noises)])
+            for states in (read[0].double() for read in self.candidates.read(ids[None]))
         ]
-        way = self._continued if causal else self._substituted
-        met = list(way(part, ids, stored, noisy))
-        named = sorted({token for one in met for token in (*one.rivals, *one.decoded)})
-        names = dict(zip(named, self.lens.reader.names(named), strict=True))
-        rows: dict[str, list[Row]] = {"table": [], "noises": []}
-        for number, layer in enumerate(self.candidates.layers):
-            here = [one for one in met if one.layer == number]
-            moved = max(one.moved for one in here)
-            lengths = stored[number].norm(dim=1).tolist()
-            errors = self._errors(stored[number], noisy[number])
-            intact = [causal] * len(noises)
-            for one in here:
-                at = {"text": part, "layer": layer, "position": one.position, "change": one.change}
-                size = lengths[one.position] if causal else hypot(*lengths)
-                rows["table"].append(
-                    {
-                        **at,
-                        "token": item.tokens["encoder"][one.position],
-                        "norm": size,
-                        "margin": one.margin,
-                        "relative_margin": one.margin / size if size else 0.0,
-                        "forward_noise": moved,
-                        "rival": "".join(names[token] for token in one.rivals),
-                    }
-                )
-                for place, noise in enumerate(noises):
-                    below = errors[place][one.position] < one.margin - moved
-                    intact[place] &= below
-                    row = {
-                        **at,
-                        "noise": noise.name,
-                        "bits": int(noise.size) if noise.kind == "token" else None,
-                        "error": errors[place][one.position],
-                        "below": below,
-                        "certified": intact[place],
-                        "decoded": names[one.decoded[place]] if causal else None,
-                        "recovered": one.decoded[place] == ids[one.position] if causal else None,
-                    }
-                    rows["noises"].append(row)
-        return Output({name: table_of(Inversion.schema[name], rows[name]) for name in rows})
+        bits = [int(noise.size) if noise.kind == "token" else None for noise in self.noises]
+        sizes = dict(zip(self.candidates.layers, map(self._sizes, layers), strict=True))
+        none = [None] * len(self.noises)
+        rows = []
+        for row in (self._continued if causal else self._substituted)(ids, layers):
+            position, decoded = row["position"], row["decoded"]
+            self.tell(f"text {part}, token {position + 1} of {len(ids)}")
+            norm, *error = sizes[row["layer"]][:, position].tolist()
+            rows.append(
+                {
+                    **row,
+                    "text": part,
+                    "token": item.tokens["encoder"][position],
+                    "rival": "".join(self.names[token] for token in row["rival"]),
+                    "norm": norm,
+                    "noise": [noise.name for noise in self.noises],
+                    "bits": bits,
+                    "error": error,
+                    "decoded": [self.names[token] for token in decoded] or none,
+                    "recovered": [token == int(ids[position]) for token in decoded] or none,
+                }
+            )
+        margin, norm = pl.col("margin"), pl.col("norm")
+        table = (
+            pl.DataFrame(rows)
+            .sort("layer", maintain_order=True)
+            .with_columns(
+                forward_noise=pl.col("moved").max().over("layer"),
+                relative_margin=pl.when(norm > 0).then(margin / norm).otherwise(0.0),
+            )
+        )
+        below = pl.col("error") < margin - pl.col("forward_noise")
+        certified = below.cum_min().over("layer", "noise") & causal
+        noises = table.explode("noise", "bits", "error", "decoded", "recovered")
+        tables = {
+            "table": table,
+            "noises": noises.with_columns(below=below, certified=certified),
+        }
+        return Output(
+            {
+                name: tables[name].select(*columns).cast(pl.Schema(columns))
+                for name, columns in Inversion.schema.items()
+            }
+        )
 
-    def _errors(self, states: Tensor, noisy: Sequence[Tensor]) -> list[list[float]]:
-        """Return how far each noise moves the state at each position; of an encoder, all states of the text."""
+    def _sizes(
+        self, versions: Float[Tensor, "version position d"]
+    ) -> Float[Tensor, "version position"]:
+        """Return the length of each state, and how far each noise moves it; of an encoder, of all states together."""
+        states, *noisy = versions
         causal, risk = self.candidates.causal, self.settings.risk / len(states)
         rivals = self.candidates.vocabulary if causal else self.settings.substitutes + _PAIRED**2
         errors = [
-            noise.error(states, one, rivals, risk)
-            for noise, one in zip(self.noises, noisy, strict=True)
+            noise.error(states, changed, rivals, risk)
+            for noise, changed in zip(self.noises, noisy, strict=True)
         ]
-        return [(one if causal else one.norm().expand(len(states))).tolist() for one in errors]
+        sizes = torch.stack([states.norm(dim=1), *errors])
+        return sizes if causal else sizes.norm(dim=1, keepdim=True).expand_as(sizes)
 
-    def _continued(
-        self, part: int, ids: Tensor, stored: Sequence[Tensor], noisy: Sequence[Sequence[Tensor]]
-    ) -> Iterator[Met]:
+    def _continued(self, ids: Tensor, layers: Layers) -> Iterator[Row]:
         """Yield what decoding meets at each position and layer, the beginning known."""
         for position, token in enumerate(ids.tolist()):
-            self.tell(f"text {part}, token {position + 1} of {len(ids)}")
             beginning = ids[:position]
-            found = [
-                Nearest(torch.stack([one[position] for one in (states, *changed)]))
-                for states, changed in zip(stored, noisy, strict=True)
-            ]
-            rivals = _searched(found, self.candidates.after(beginning), token)
-            # Rivals run again without a cache and in another batch: what differs is noise of the forward pass.
-            again = self.candidates.read(
-                joined(beginning, torch.tensor([one.id for one in rivals]))
-            )
-            for number, (nearest, rival) in enumerate(zip(found, rivals, strict=True)):
-                moved = _apart(again[number][number, -1], rival.state)
-                yield Met(
-                    number,
-                    position,
-                    NEXT,
-                    (rival.id,),
-                    rival.margin,
-                    max(moved, nearest.own(token)),
-                    nearest.ids[1:, 0].tolist(),
-                )
+            nearest = [Nearest(versions[:, position]) for versions in layers]
+            batches = self.candidates.after(beginning)
+            for row in self._nearest(nearest, batches, token, partial(joined, beginning)):
+                yield {**row, "position": position, "change": NEXT, "rival": [row["rival"]]}
 
-    def _substituted(
-        self, part: int, ids: Tensor, stored: Sequence[Tensor], _noisy: Sequence[Sequence[Tensor]]
-    ) -> Iterator[Met]:
+    def _substituted(self, ids: Tensor, layers: Layers) -> Iterator[Row]:
         """Yield the nearest texts that differ in one token of an encoder's text, or in two neighbours."""
-        layer: Any = self.lens.body.get_input_embeddings()
-        table, most = layer.weight.detach().cpu(), self.settings.substitutes
-        near: list[Tensor] = []
+        embeddings: Any = self.lens.body.get_input_embeddings()
+        table = embeddings.weight.detach().cpu().double()
+        near = []
         for position, token in enumerate(ids.tolist()):
-            self.tell(f"text {part}, token {position + 1} of {len(ids)}")
-            alike = Nearest(table[token][None], min(most + 1, len(table)))
-            alike.add(torch.arange(len(table)), table)
-            others = alike.ids[0][alike.ids[0] != token][:most, None]
-            met, kept = self._differing(ids, stored, position, others, SINGLE)
-            near.append(others[kept, 0])
-            yield from met
+            alike = (table - table[token]).norm(dim=1).argsort(stable=True)
+            others = alike[alike != token][: self.settings.substitutes, None]
+            kept = yield from self._differing(ids, layers, position, others, SINGLE)
+            near.append(kept[:, 0])
         for position, pair in enumerate(pairwise(near)):
-            yield from self._differing(ids, stored, position, torch.cartesian_prod(*pair), PAIR)[0]
+            others = torch.cartesian_prod(*pair)
+            yield from self._differing(ids, layers, position, others, PAIR)
 
     def _differing(
-        self, ids: Tensor, stored: Sequence[Tensor], position: int, others: Tensor, change: str
-    ) -> tuple[list[Met], Tensor]:
-        """Return what is met if other tokens stand from a position on, and which are nearest at the deepest layer."""
+        self, ids: Tensor, layers: Layers, position: int, others: Tensor, change: str
+    ) -> Generator[Row, None, Tensor]:
+        """Yield what is met if other tokens stand from a position on; return the nearest at the deepest layer."""
         texts = ids.repeat(len(others) + 1, 1)
         texts[1:, position : position + others.shape[1]] = others
-        found = [Nearest(states.flatten()[None], _PAIRED + 1) for states in stored]
-        rivals = _searched(found, self.candidates.batches(texts), 0)
-        again = self.candidates.read(texts[[one.id for one in rivals]])
-        met = []
-        for number, (nearest, rival) in enumerate(zip(found, rivals, strict=True)):
-            moved = max(_apart(again[number][number].flatten(), rival.state), nearest.own(0))
-            tokens = tuple(others[rival.id - 1].tolist())
-            met.append(Met(number, position, change, tokens, rival.margin, moved, []))
-        kept = found[-1].ids[0]
-        return met, kept[kept > 0][:_PAIRED] - 1
+        nearest = [Nearest(versions[0].flatten()[None], _PAIRED + 1) for versions in layers]
+        batches = self.candidates.batches(texts)
+        for row in self._nearest(nearest, batches, 0, texts.__getitem__):
+            rival = others[row["rival"] - 1].tolist()
+            yield {**row, "position": position, "change": change, "rival": rival}
+        kept = nearest[-1].ids[0]
+        return others[kept[kept > 0][:_PAIRED] - 1]
 
+    def _nearest(
+        self,
+        nearest: Sequence[Nearest],
+        batches: Batches,
+        own: int,
+        texts: Callable[[Tensor], Tensor],
+    ) -> Iterator[Row]:
+        """Yield the nearest candidate but the own one by layer: its number, half its distance, and the forward noise.
 
-def _searched(found: Sequence[Nearest], batches: Batches, own: int) -> list[Rival]:
-    """Return the nearest rival at each layer after all batches."""
-    for numbers, candidates in batches:
-        for nearest, states in zip(found, candidates, strict=True):
-            nearest.add(numbers, states)
-    return [nearest.rival(own) for nearest in found]
-
-
-def _apart(state: Tensor, other: Tensor) -> float:
-    return float((state.double() - other).norm())
+        That is how far the same states move if they run in another batch or without a cache. Decoded are the nearest
+        candidates to the states with each noise.
+        """
+        for numbers, candidates in batches:
+            for one, states in zip(nearest, candidates, strict=True):
+                one.add(numbers, states)
+        rivals = [one.rival(own) for one in nearest]
+        again = self.candidates.read(texts(torch.tensor([rival.id for rival in rivals])))
+        for number, (layer, rival) in enumerate(zip(self.candidates.layers, rivals, strict=True)):
+            state = again[number][number].flatten()[-len(rival.state) :].double()
+            moved = float((state - rival.state).norm())
+            yield {
+                "layer": layer,
+                "rival": rival.id,
+                "margin": rival.margin,
+                "moved": max(moved, nearest[number].own(own)),
+                "decoded": nearest[number].ids[1:, 0].tolist(),
+            }
 
 
 inversion = study_function(InversionStudy, "inversion")

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import polars as pl
@@ -29,6 +29,7 @@ from identilens.studies.mixing.single import (
 from identilens.studies.mixing.tagging import TAG_COLUMNS
 
 KIND = pl.Enum(["encoder", "decoder", "cross"])
+_ESTIMATES = ("standard_error", "margin", "norm", "raw_rollout", "effective_rollout")
 _PERCENT = ".1~%"
 _FINDING = """\
 Of each {kind} hidden state, the token at its own position makes up {own_first:.1%} at layer {first} and \
@@ -78,13 +79,6 @@ _SPEECH = """\
 Own contribution by part of speech (Fig. 26–37), in the order of the medians at the last layer. A sub-word takes the \
 tag of its word; special tokens are their own tag.
 """
-_CORRELATION = """\
-Attention rollout multiplies attention maps through the layers (Abnar and Zuidema 2020). It sees attention weights \
-only: neither values, nor norms, nor feed-forward layers. Raw rollout takes weights as they are, effective rollout \
-only the part that reaches the heads' outputs.
-Correlations are taken within each text and averaged over texts. The own token is largest in all three, so with it any \
-two agree (all pairs); without it the figure says whether attention tells which context is mixed in.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,14 +113,9 @@ class Mixing(Result):
             "text": pl.Int32,
             "kind": KIND,
             "layer": pl.Int16,
-            "hidden": pl.Int32,
-            "input": pl.Int32,
+            **dict.fromkeys(("hidden", "input"), pl.Int32),
             "contribution": pl.Float64,
-            "standard_error": pl.Float32,
-            "margin": pl.Float32,
-            "norm": pl.Float32,
-            "raw_rollout": pl.Float32,
-            "effective_rollout": pl.Float32,
+            **dict.fromkeys(_ESTIMATES, pl.Float32),
         },
         "token_names": {
             "text": pl.Int32,
@@ -149,7 +138,6 @@ class Mixing(Result):
         "centre": "Counted from",
         "tag": "Part of speech",
         "state": "Hidden token",
-        "value": "Correlation",
     }
     views: ClassVar = {
         "own_contribution": View(
@@ -194,7 +182,7 @@ class Mixing(Result):
             ("offset", "share", "layer"),
             title="Context of the class token",
             text=_CLASS,
-            table="series.class_frame",
+            table="series.class_context",
             also=("texts",),
             choices=("centre",),
             look={"points": False, "y_format": _PERCENT},
@@ -211,15 +199,6 @@ class Mixing(Result):
             also=(*BOX, "tokens"),
             choices=("layer",),
             look={"x_format": _PERCENT},
-        ),
-        "rollout_correlation": View(
-            lines,
-            ("layer", ("pearson", "spearman"), "rollout"),
-            title="Correlation of rollouts with contributions",
-            text=_CORRELATION,
-            table="series.correlation",
-            choices=("pairs",),
-            look={"x_format": "d"},
         ),
     }
 
@@ -331,13 +310,13 @@ class Mixing(Result):
         text, positions = drawn_tokens(self.series, self.tracked)
         rows = token_rows(self.series, text, positions)
         # The own token would take all the colour.
-        context = rows.filter(~pl.col("own"))["contribution"].to_list()
+        largest: Any = rows.filter(~pl.col("own"))["contribution"].max()
         chart = heat(
             rows.select("state", "layer", "input", "contribution", "standard_error"),
             "layer",
             "input",
             "contribution",
-            domain=(0.0, max(context, default=0.0) or 1.0),
+            domain=(0.0, largest or 1.0),
             numbers=".0%",
             also=("standard_error",),
             title=f"One token through the layers (text {text})",
@@ -347,8 +326,7 @@ class Mixing(Result):
     def maps(self) -> list[TokenMap]:
         """Return a map by layer and input token of every hidden token of some texts."""
         text, positions = drawn_tokens(self.series, self.tracked)
-        # Beside the class token stands the word that kept least of itself.
-        return token_maps(self.series, (text, positions[min(1, len(positions) - 1)]))
+        return token_maps(self.series, (text, positions[0]))
 
     def _kind(self, kind: str | None) -> str:
         if kind is None and len(self.kinds) == 1:

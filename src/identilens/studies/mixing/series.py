@@ -19,14 +19,6 @@ NEAR = 20
 
 
 @dataclass(frozen=True)
-class ClassContext:
-    """What the class token takes from where, counted from itself or a separator (Brunner et al. 2020, Fig. 18)."""
-
-    centre: str
-    frame: pl.DataFrame
-
-
-@dataclass(frozen=True)
 class Series:
     """Aggregates over all texts of a mixing result: of its table, token names and tags."""
 
@@ -37,7 +29,7 @@ class Series:
     @cached_property
     def kinds(self) -> list[str]:
         """Kinds of hidden states, the source's first."""
-        return [str(kind) for kind in self.table["kind"].unique().sort()]
+        return self.table["kind"].unique().sort().to_list()
 
     @cached_property
     def own_kinds(self) -> list[str]:
@@ -76,23 +68,20 @@ class Series:
         return mixing.boxes_by_tag(source, self.tags) if len(self.tags) else pl.DataFrame()
 
     @cached_property
-    def class_context(self) -> list[ClassContext]:
-        """What the class token takes from where; empty where no text opens with one."""
+    def class_context(self) -> pl.DataFrame:
+        """What the class token takes from where, counted from itself or a separator, the ``centre`` (Fig. 18).
+
+        Without rows where no text opens with a class token.
+        """
         hidden = self.tokens.filter(side="hidden", kind="encoder")
         opening, occurring = set(hidden.filter(position=0)["token"]), set(hidden["token"])
-        contexts = []
+        frames = [pl.DataFrame()]
         for token in [name for name in CLASS_TOKENS if name in opening][:1]:
             for centre in [token, *[name for name in SEPARATORS if name in occurring][:1]]:
                 with suppress(InputError):  # No text contains both of them and something beside.
                     frame = mixing.context_of_token(self.table, self.tokens, token, centre)
-                    contexts.append(ClassContext(centre, frame.filter(kind="encoder")))
-        return contexts
-
-    @property
-    def class_frame(self) -> pl.DataFrame:
-        """The same as one table, with what positions are counted from as ``centre``."""
-        frames = [one.frame.with_columns(centre=pl.lit(one.centre)) for one in self.class_context]
-        return pl.concat(frames) if frames else pl.DataFrame()
+                    frames.append(frame.filter(kind="encoder").with_columns(centre=pl.lit(centre)))
+        return pl.concat(frames, how="diagonal")
 
     @property
     def near(self) -> pl.DataFrame:

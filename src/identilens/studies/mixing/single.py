@@ -42,25 +42,18 @@ def names_of(tokens: pl.DataFrame, text: int, kind: str, side: str = "hidden") -
     return tokens.filter(text=text, kind=kind, side=side).sort("position")["token"].to_list()
 
 
-def telling_tokens(contributions: pl.DataFrame, text: int = 0) -> list[int]:
-    """Return positions worth drawing: the class token, and the words that kept least and most of themselves."""
-    last = contributions.filter(
-        (pl.col("text") == text) & (pl.col("layer") == pl.col("layer").max())
-    )
-    words = last.filter(
-        ~pl.col("token").is_in(_SPECIAL) & pl.col("token").str.contains(r"\p{L}{3}")
-    )
-    words = words.sort("contribution")
-    chosen = last.filter(pl.col("token").is_in(CLASS_TOKENS))["position"].to_list()[:1]
-    chosen += [words["position"][place] for place in (0, -1)] if len(words) else []
-    return list(dict.fromkeys(chosen)) or last["position"].to_list()[:1]
-
-
 def drawn_tokens(series: Series, tracked: pl.DataFrame) -> tuple[int, list[int]]:
-    """Return a text and the positions to draw: the tracked token, or those of the first text that tell most."""
+    """Return a text and the positions to draw: the tracked token, or words of the first text.
+
+    Those are the words that kept least and most of themselves at the last layer.
+    """
     if len(tracked):
         return tracked["text"][0], [tracked["position"][0]]
-    return 0, telling_tokens(series.own_rows.filter(pl.col("kind") == series.kinds[0]))
+    last = pl.col("layer") == pl.col("layer").max()
+    tokens = series.own_rows.filter(last, kind=series.kinds[0], text=0).sort("contribution")
+    named = ~pl.col("token").is_in(_SPECIAL) & pl.col("token").str.contains(r"\p{L}{3}")
+    words = tokens.filter(named)["position"].to_list() or tokens["position"].to_list()
+    return 0, list(dict.fromkeys([words[0], words[-1]]))
 
 
 def token_rows(series: Series, text: int, positions: list[int]) -> pl.DataFrame:
@@ -87,14 +80,11 @@ def token_maps(
     series: Series, opening: tuple[int, int], budget: int = TEXT_BUDGET
 ) -> list[TokenMap]:
     """Return a map [layer, input] of every hidden token of the texts that fit into a budget of characters."""
-    sizes = dict(series.table.group_by("text").len().iter_rows())
-    chosen, used = [], 0
+    sizes = series.table.group_by("text").len("size")
     # The text to open on is taken first.
-    for text in sorted(sizes, key=lambda text: (text != opening[0], text)):
-        if used + 8 * sizes[text] <= budget and len(chosen) < MOST_TEXTS:
-            used += 8 * sizes[text]
-            chosen.append(text)
-    return [one for text in sorted(chosen) for one in _text_maps(series, text, opening)]
+    sizes = sizes.sort(pl.col("text") != opening[0], "text")
+    chosen = sizes.filter(8 * pl.col("size").cum_sum() <= budget).head(MOST_TEXTS)["text"]
+    return [one for text in chosen.sort() for one in _text_maps(series, text, opening)]
 
 
 def _text_maps(series: Series, text: int, opening: tuple[int, int]) -> Iterator[TokenMap]:
@@ -107,7 +97,7 @@ def _text_maps(series: Series, text: int, opening: tuple[int, int]) -> Iterator[
             continue
         measures: tuple[Measure, ...] = ("contribution", "raw_rollout", "effective_rollout")
         arrays = {
-            name: torch.tensor(array_of(rows, name))
+            name.replace("_", " "): torch.tensor(array_of(rows, name))
             for name in measures
             if not rows[name].null_count()
         }
@@ -117,9 +107,7 @@ def _text_maps(series: Series, text: int, opening: tuple[int, int]) -> Iterator[
             name = visible_text(hidden[position])
             yield TokenMap(
                 choices={"text": label, "kind": kind, "token": f"{position}: {name}"},
-                layers={
-                    measure.replace("_", " "): array[:, place] for measure, array in arrays.items()
-                },
+                layers={measure: array[:, place] for measure, array in arrays.items()},
                 queries=layers,
                 keys=inputs,
                 note=""

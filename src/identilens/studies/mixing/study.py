@@ -83,11 +83,9 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
     def identity(self) -> Identity:
         """Return the model, the texts, and the settings that are in force."""
         settings = self.settings
+        sketched = settings.method == "sketch"
         in_force = {
-            "layers": None if settings.layers is None else sorted(settings.layers),
-            "sketch_probes": (settings.sketch_probes or DEFAULT_PROBES)
-            if settings.method == "sketch"
-            else None,
+            "sketch_probes": settings.sketch_probes or DEFAULT_PROBES if sketched else None,
             "tags": None if self.tags is None else settings.tags,
         }
         return Identity(self.lens.facts, self.items.digests, in_force)
@@ -104,10 +102,8 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
                     tables.append(_layer_table(part, label, places, norms, rollout))
                 kinds: list[Kind] = list(dict.fromkeys([label.kind for label in hidden.outputs]))
                 for kind in kinds:
-                    for side, names in (
-                        ("hidden", hidden.tokens(kind)),
-                        ("input", hidden.tokens()),
-                    ):
+                    sides = {"hidden": hidden.tokens(kind), "input": hidden.tokens()}
+                    for side, names in sides.items():
                         at = {"text": part, "kind": kind, "side": side}
                         rows += [
                             {**at, "position": position, "token": name}

@@ -8,7 +8,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.charts.cells import heat
-from identilens.charts.kit import lines
 from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
 from identilens.errors import InputError
@@ -53,28 +52,21 @@ rows are scaled to sum 1 (structure2025, Eq. 7 and 8). Texts are compared positi
 commas wherever they stand has no structure in this sense. Rows are queries, columns keys; a row with nothing left \
 stays empty. Effective attention has signs and is shown by its sizes.
 """
-_PATTERNS = """\
-A score says how much more weight a structure's rows have on a pattern than uniform rows have there, as a share of the \
-most that is possible: 1 is the pattern itself, 0 is chance. An offset's place is the distance of key from query, \
-negative looks back; a vertical's place is its column.
-"""
-_GROWTH = """\
+_HEADS = """\
 R is the span of the column spaces of T over all texts (Eq. 6): every direction of weights that is visible in the \
 head's output in at least one text. With more texts R soon is the whole space, which says only that texts differ.
 The heads whose R is the whole space have it after {texts_to_fill:text} at the latest; that is usual where texts have \
 fewer tokens than a head's values have dimensions.
+A score says how much more weight a structure's rows have on a pattern than uniform rows have there, as a share of the \
+most that is possible: 1 is the pattern itself, 0 is chance. An offset's place is the distance of key from query, \
+negative looks back; a vertical's place is its column.
+With the most representatives W differs by {to_all:.1%} from that of all texts.
 """
 _PAIRS = """\
 Two sets of weights are equivalent under a text when the head's output is the same (II.B). For pairs of texts, the \
 weights of the first are moved along a random direction which its own output does not see, and put before the values \
 of the second. The shared null space is the mean share of a move invisible under one text that is invisible under the \
 other too, beside what null spaces of these dimensions share by chance.
-"""
-_STABILITY = """\
-Representatives are the real texts nearest to the centroids of k-means on mean token embeddings. W is sufficient when \
-more clusters no longer change it: ‖W_k − W‖_F / ‖W‖_F, means over heads, with W that of all texts or of the next \
-number of clusters; and the same of mean weights before the cut, beside what as many texts drawn at random would give.
-With the most representatives W differs by {to_all:.1%} from that of all texts.
 """
 
 
@@ -175,34 +167,11 @@ class Structure(Result):
         "chance": "shared by chance",
         "disagree": "not equivalent under the other text",
         "change_second": "change of the other text's output",
-        "to_all": "W to that of all texts",
-        "to_next": "W to the next",
-        "mean_to_all": "before the cut",
-        "random_to_all": "random texts, before the cut",
         "value": "",
     }
     views: ClassVar = {
         "structures": View(title="W of every head", text=_W, maps="token_maps"),
-        "heads": View(title="Heads", table="heads", listed=True),
-        "patterns": View(
-            heat,
-            ("place_of_head", "pattern", "score"),
-            title="Score of each pattern for each head",
-            text=_PATTERNS,
-            table="pattern_scores",
-            also=("place",),
-            choices=("weights",),
-            look={"diverging": True, "domain": (-1, 1), "numbers": None},
-        ),
-        "growth": View(
-            lines,
-            ("texts", tuple(_DIMENSIONS), "measure"),
-            title="Growth of R with the number of texts",
-            text=_GROWTH,
-            table="growth",
-            by=("kind", "texts"),
-            look={"log_x": True},
-        ),
+        "heads": View(title="Heads", text=_HEADS, table="heads", listed=True),
         "pairs": View(
             heat,
             ("head", "layer", ("overlap", "chance", "disagree", "change_second")),
@@ -210,15 +179,6 @@ class Structure(Result):
             text=_PAIRS,
             table="moved_pairs",
             by=tuple(HEAD),
-        ),
-        "stability": View(
-            lines,
-            ("clusters", ("to_all", "to_next", "mean_to_all", "random_to_all"), "measure"),
-            title="Change of W as clusters grow",
-            text=_STABILITY,
-            table="stability",
-            by=("kind", "clusters"),
-            look={"log_x": True},
         ),
         "norms": NORMS_VIEW,
     }
@@ -267,10 +227,6 @@ class Structure(Result):
         """Return dim R and the best patterns of each head."""
         columns = ("texts_to_fill", "pattern", "score", "place", "effective_pattern")
         return self.table.select(*HEAD, *_DIMENSIONS, *columns, "effective_score")
-
-    def pattern_scores(self) -> pl.DataFrame:
-        """Return the scores of every pattern, with heads by layer and number."""
-        return self.patterns.with_columns(place_of_head=pl.format("{}.{}", "layer", "head"))
 
     def moved_pairs(self) -> pl.DataFrame:
         """Return the pairs of texts whose weights can be moved."""

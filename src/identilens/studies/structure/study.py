@@ -128,41 +128,8 @@ def text_views(lens: Lens, items: Sequence[Item], numbers: range) -> Iterator[Te
             yield TextView(number, layers, states[0].double().mean(0).cpu())
 
 
-class State:
-    """Sums over texts; written to disk after each part of a run that can be resumed."""
-
-    def __init__(self) -> None:
-        self.sums: dict[str, Tensor] = {}
-        """``<kind>.layer<l>.<name>``: float64 sums [head, n, n]; ``embeddings``: the pool's, one row per text."""
-
-    def add(self, layer: str, **tensors: Tensor) -> None:
-        """Add to some sums of a layer."""
-        for name, tensor in tensors.items():
-            total = self.sums.get(f"{layer}.{name}")
-            self.sums[f"{layer}.{name}"] = (
-                tensor.double().clone() if total is None else total.add_(tensor)
-            )
-
-    def keep(self, row: int, rows: int, vector: Float[Tensor, " d"]) -> None:
-        """Keep the embedding of one text of the pool."""
-        embeddings = self.sums.get("embeddings")
-        if embeddings is None:
-            embeddings = self.sums["embeddings"] = torch.zeros(
-                rows, len(vector), dtype=torch.float64
-            )
-        embeddings[row] = vector
-
-    def save(self, folder: Path, part: int) -> None:
-        """Write the state as it is after a part; the state of the part before stays until the next."""
-        write_tensors(_file(folder, part), self.sums)
-        Manifest(folder).remove(_file(folder, part - 2).relative_to(folder).as_posix())
-
-    def load(self, folder: Path, part: int) -> None:
-        """Take the state as it was after a part."""
-        self.sums = read_tensors(_file(folder, part))
-
-
-def _file(folder: Path, part: int) -> Path:
+def sums_file(folder: Path, part: int) -> Path:
+    """Return the file of the sums as they are after a part of a run."""
     return folder / "parts" / f"state-{part:06d}.safetensors"
 
 
@@ -210,7 +177,8 @@ class StructureStudy(Study[StructureSettings, Structure]):
         most = min(len(self.items), settings.pool)
         if settings.clusters is not None and settings.clusters > most:
             raise SettingError("clusters", f"of at most {most}, one per text", settings.clusters)
-        self.state = State()
+        self.sums: dict[str, Tensor] = {}
+        """``<kind>.layer<l>.<name>``: float64 sums [head, n, n]; ``embeddings``: the pool's, one row per text."""
         self.special = special_positions(lens, self.items)
         drawn = np.random.default_rng(settings.seed).permutation(len(self.items))[: settings.pool]
         self._pool = {text: row for row, text in enumerate(sorted(drawn.tolist()))}
@@ -246,7 +214,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
         super().begin(folder)
         done = 0 if folder is None else sum(map(folder.has, range(len(self.parts))))
         if self.folder is not None and done:
-            self.state.load(self.folder, done - 1)
+            self.sums = read_tensors(sums_file(self.folder, done - 1))
 
     def run(self, part: int) -> Output:
         """Return the tables of one part, empty ones where it has nothing for them, and keep the sums on disk."""
@@ -254,7 +222,10 @@ class StructureStudy(Study[StructureSettings, Structure]):
         self.tell(note)
         tables = tables_of(texts)
         if self.folder is not None:
-            self.state.save(self.folder, part)
+            write_tensors(sums_file(self.folder, part), self.sums)
+            # The sums of the part before stay until the next.
+            old = sums_file(self.folder, part - 2).relative_to(self.folder)
+            Manifest(self.folder).remove(old.as_posix())
         return Output({name: tables.get(name, frame(name, [])) for name in Structure.schema})
 
     def finish(self, tables: Tables) -> Output:
@@ -270,7 +241,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
     def clusterings(self) -> dict[int, Representatives]:
         """Clusterings of the pool, by number of clusters."""
         return choose_clusters(
-            self.state.sums["embeddings"].numpy(), self.settings.clusters, self.settings.seed
+            self.sums["embeddings"].numpy(), self.settings.clusters, self.settings.seed
         )
 
     @cached_property
@@ -282,13 +253,19 @@ class StructureStudy(Study[StructureSettings, Structure]):
     def closing(self) -> Closing:
         """What the last tables are made of, once all texts have gone by."""
         return Closing(
-            self.state.sums,
+            self.sums,
             self._sites,
             len(self.items),
             self.clusterings,
             self.chosen,
             self.threshold,
         )
+
+    def add(self, layer: str, **tensors: Tensor) -> None:
+        """Add to some sums of a layer, in double precision."""
+        for name, tensor in tensors.items():
+            key = f"{layer}.{name}"
+            self.sums[key] = self.sums.get(key, 0.0) + tensor.double()
 
     def members(self, clusters: int) -> list[int]:
         """Return the texts nearest to the centroids, largest cluster first."""
@@ -299,7 +276,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
     def _projectors(self) -> dict[str, tuple[Tensor, Tensor]]:
         """The projectors on R of each layer, and on its weighted version."""
         by_layer = {
-            key: spaces(self.state.sums, key, site, len(self.items))[0]
+            key: spaces(self.sums, key, site, len(self.items))[0]
             for key, site in self._sites.items()
         }
         return {
@@ -311,9 +288,12 @@ class StructureStudy(Study[StructureSettings, Structure]):
         rows = []
         for view in text_views(self.lens, self.items, texts):
             if view.text in self._pool:
-                self.state.keep(self._pool[view.text], len(self._pool), view.embedding)
+                if "embeddings" not in self.sums:
+                    shape = len(self._pool), len(view.embedding)
+                    self.sums["embeddings"] = view.embedding.new_zeros(shape)
+                self.sums["embeddings"][self._pool[view.text]] = view.embedding
             for layer in view.layers:
-                self.state.add(
+                self.add(
                     layer.key,
                     visibility=layer.column,
                     energy=layer.energy,
@@ -324,7 +304,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
             done = view.text + 1
             if _is_mark(done) or done == len(self.items):
                 for key, site in self._sites.items():
-                    measured = dimensions(*spaces(self.state.sums, key, site, done))
+                    measured = dimensions(*spaces(self.sums, key, site, done))
                     rows += head_rows(key, {"texts": done, **measured})
         return {"growth": frame("growth", rows)}
 
@@ -335,9 +315,9 @@ class StructureStudy(Study[StructureSettings, Structure]):
         for view in text_views(self.lens, self.items, texts):
             for layer in view.layers:
                 for clusters in (one for one, chosen in members.items() if view.text in chosen):
-                    self.state.add(layer.key, **{f"clusters{clusters}": layer.weights})
+                    self.add(layer.key, **{f"clusters{clusters}": layer.weights})
                     if clusters == self.chosen:
-                        self.state.add(layer.key, effective=layer.effective.abs())
+                        self.add(layer.key, effective=layer.effective.abs())
                 inside, half = (
                     against_subspace(layer.weights, layer.column, kept)
                     for kept in self._projectors[layer.key]

@@ -31,34 +31,31 @@ class Cell:
     share: float = 1.0
 
 
-@dataclass(frozen=True)
-class ProbeKind:
-    """A probe with the distance of its loss and look-up."""
-
-    probe: ProbeName
-    distance: Distance
-
-    def build(self, settings: TokenSettings, rate: float | None = None) -> Probe:
-        """Return the estimator; with a learning rate, none is searched."""
-        if self.probe in ("naive", "ridge"):
-            return NaiveProbe(self.distance) if self.probe == "naive" else RidgeProbe()
-        course = (
-            self.distance,
-            rate or settings.learning_rates,
-            settings.batch_size,
-            settings.patience,
-            settings.max_epochs,
-            settings.seed,
-        )
-        if self.probe == "linear":
-            return LinearProbe(*course)
-        return MlpProbe(*course, hidden_units=settings.hidden_units)
+def build_probe(
+    probe: ProbeName, distance: Distance, settings: TokenSettings, rate: float | None = None
+) -> Probe:
+    """Return a probe with the distance of its loss and look-up; with a learning rate, none is searched."""
+    if probe == "naive":
+        return NaiveProbe(distance)
+    if probe == "ridge":
+        return RidgeProbe()
+    course = (
+        distance,
+        rate or settings.learning_rates,
+        settings.batch_size,
+        settings.patience,
+        settings.max_epochs,
+        settings.seed,
+    )
+    if probe == "linear":
+        return LinearProbe(*course)
+    return MlpProbe(*course, hidden_units=settings.hidden_units)
 
 
-def probe_kinds(settings: TokenSettings) -> list[ProbeKind]:
+def probe_kinds(settings: TokenSettings) -> list[tuple[ProbeName, Distance]]:
     """Return every probe with every distance that it has: ridge regression has no cosine form."""
     pairs = product(settings.probes, settings.distances)
-    return [ProbeKind(*pair) for pair in pairs if pair != ("ridge", "cosine")]
+    return [pair for pair in pairs if pair != ("ridge", "cosine")]
 
 
 def cells(settings: TokenSettings, layers: int, probe: ProbeName) -> list[Cell]:
@@ -102,6 +99,5 @@ def check_corpus(settings: TokenSettings, lengths: Sequence[int]) -> None:
             if not len(token_rows(sizes, part, offset=offset)):
                 raise InputError(
                     f"expected {name} sentences of more than {abs(offset)} tokens to recover neighbours at "
-                    f"{offset:+d}, got at most {max(sizes[s] for s in part)} in fold {split.fold}; use a smaller "
-                    "offset, longer sentences or more text"
+                    f"{offset:+d}; fold {split.fold} has none. Use a smaller offset, longer sentences or more text."
                 )

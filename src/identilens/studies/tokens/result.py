@@ -20,13 +20,8 @@ CELL = {
 }
 """Columns that a mean over folds is taken within."""
 
-EXPERIMENTS = {
-    "same-layer": "each layer's own probe",
-    "across-layers": "trained on one layer, tested on all",
-    "layer-to-layer": "from each layer to the one below",
-    "neighbours": "neighbouring tokens",
-    "data-share": "share of the training data",
-}
+_LINES = {"across-layers": "layer_trained", "neighbours": "offset"}
+"""Column that tells the lines of a chart by layer apart, by experiment."""
 _BY_LAYER = ("same-layer", "across-layers", "layer-to-layer")
 _RATES = {"y_domain": (0, 1), "y_format": ".0~%"}
 _MEAN = {**_RATES, "error": "rate_error"}
@@ -55,13 +50,10 @@ another question. A probe that fails does not prove that the token is lost.
 _TRAIN = """\
 How much better a probe does on the sentences it was trained on than on test sentences (Brunner et al. 2020, Fig. 7).
 """
-_ACROSS = """\
+_BY_LINE = """\
 Each line is one probe, trained on the hidden states of a single layer and tested on those of every layer (Brunner et \
-al. 2020, Fig. 2b, 8, 9 and 10).
-"""
-_NEIGHBOURS = """\
-Here the probe must recover a neighbour's input vector, to the left (negative) or to the right (Brunner et al. 2020, \
-Fig. 14 to 17). Tokens without such a neighbour are left out.
+al. 2020, Fig. 2b, 8, 9 and 10), or one neighbour whose input vector is recovered, to the left (negative) or to the \
+right (Fig. 14 to 17). Tokens without such a neighbour are left out.
 """
 _SHARES = """\
 The probe is trained on a part of the training sentences; validation and test sentences stay the same (Brunner et al. \
@@ -99,10 +91,8 @@ class TokenIdentifiability(Result):
                 "rate", "token_rate", "train_rate", "chance", "token_chance", "validation_loss"
             ),
             **integers("tokens", "sentences", "train_tokens"),
-            "learning_rate": pl.Float64,
-            "penalty": pl.Float64,
-            "epochs": pl.Int64,
-            "best_epoch": pl.Int64,
+            **decimals("learning_rate", "penalty"),
+            **integers("epochs", "best_epoch"),
             "converged": pl.Boolean,
         }
     }
@@ -116,7 +106,7 @@ class TokenIdentifiability(Result):
         "converged": "Stopped early: share of folds that ended for lack of improvement, not at the limit of epochs",
         "layer_tested": "Layer tested on",
         "layer_trained": "Layer trained on",
-        "offset": "Neighbour",
+        "line": "Layer trained on, or neighbour",
     }
     views: ClassVar = {
         "by_layer": View(
@@ -132,22 +122,12 @@ class TokenIdentifiability(Result):
             choices=("checkpoint",),
             look=_MEAN,
         ),
-        "across_layers": View(
+        "lines": View(
             lines,
-            ("layer_tested", "rate", "layer_trained"),
-            title="Trained on one layer, tested on all",
-            text=_ACROSS,
-            table="across",
-            also=_ALSO,
-            choices=("curve", "checkpoint"),
-            look=_MEAN,
-        ),
-        "neighbours": View(
-            lines,
-            ("layer_tested", "rate", "offset"),
-            title="Neighbours recovered, by layer",
-            text=_NEIGHBOURS,
-            table="neighbours",
+            ("layer_tested", "rate", "line"),
+            title="Recovered, by layer trained on or neighbour",
+            text=_BY_LINE,
+            table="by_line",
             also=_ALSO,
             choices=("curve", "checkpoint"),
             look=_MEAN,
@@ -171,13 +151,7 @@ class TokenIdentifiability(Result):
             choices=("curve", "checkpoint"),
             look=_RATES,
         ),
-        "means": View(title="All means", table="means", listed=True),
     }
-
-    @property
-    def experiment(self) -> str:
-        """Name of the experiment."""
-        return self.table["experiment"][0]
 
     def means(self) -> pl.DataFrame:
         """Return the mean of each measure over folds, with its standard error, one row per cell.
@@ -202,6 +176,7 @@ class TokenIdentifiability(Result):
                 pl.col("converged").mean(),
             )
             .sort(*CELL, maintain_order=True)
+            .with_columns(curve=pl.format("{}, {}", "probe", "distance"))
         )
 
     def same_layer(self) -> pl.DataFrame:
@@ -209,51 +184,37 @@ class TokenIdentifiability(Result):
         return self.means().filter(pl.col("layer_trained") == pl.col("layer_tested"))
 
     def own_layers(self) -> pl.DataFrame:
-        """Return the cells that `same_layer` returns, by curve, for experiments on layers."""
-        same = _named(self.same_layer())
-        return same.filter(pl.col("experiment").is_in(_BY_LAYER))
+        """Return the cells that `same_layer` returns, for experiments on layers."""
+        return self.same_layer().filter(pl.col("experiment").is_in(_BY_LAYER))
 
     def trained(self) -> pl.DataFrame:
         """Return those of `own_layers` with a rate on training sentences."""
         return self.own_layers().drop_nulls("train_rate")
 
-    def across(self) -> pl.DataFrame:
-        """Return the cells of probes that were trained on one layer and tested on all."""
-        return _named(self.means()).filter(
-            pl.col("experiment") == "across-layers", pl.col("probe") != "naive"
-        )
-
-    def neighbours(self) -> pl.DataFrame:
-        """Return the cells of neighbouring tokens."""
-        return _named(self.means()).filter(experiment="neighbours")
+    def by_line(self) -> pl.DataFrame:
+        """Return the cells of probes that are tested on all layers, or of neighbours; ``line`` tells them apart."""
+        column = _LINES.get(self.table["experiment"][0], "curve")
+        cells = self.means().filter(pl.col("experiment").is_in([*_LINES]))
+        return cells.rename({column: "line"})
 
     def shares(self) -> pl.DataFrame:
         """Return the cells of shares of the training sentences."""
-        return _named(self.means()).filter(experiment="data-share")
+        return self.means().filter(experiment="data-share")
 
     def by_layer(self) -> pl.DataFrame:
         """Return the rates in per cent, means over folds, with a column for each layer tested.
 
         What differs within the result (checkpoint, layer trained on, offset, share) has columns of its own.
         """
-        means = self.means()
-        most = (
-            self.table.group_by("layer_tested")
-            .agg(pl.col("layer_trained", "offset", "share").n_unique())
-            .max()
-        )
-        varying = [name for name in ("layer_trained", "offset", "share") if most[name].item() != 1]
-        index = [
-            "probe",
-            "distance",
-            *(["checkpoint"] if means["checkpoint"].n_unique() > 1 else []),
-            *varying,
-            "folds",
-        ]
+        means, names = self.means(), ["checkpoint", "layer_trained", "offset", "share"]
+        values = means.group_by("layer_tested").agg(pl.col(names).n_unique()).max()
+        varying = [name for name in names if values[name][0] > 1]
         percent = means.with_columns(
             (pl.col("rate") * 100).round(2), pl.col("layer_tested").cast(pl.String)
         )
-        return percent.pivot("layer_tested", index=index, values="rate")
+        return percent.pivot(
+            "layer_tested", index=["probe", "distance", *varying, "folds"], values="rate"
+        )
 
     def summary(self) -> Finding:
         """Return how many tokens the best probe recovers, and how many a guess would."""
@@ -279,12 +240,3 @@ class TokenIdentifiability(Result):
             test_tokens=folds["tokens"].mean(),
             test_sentences=folds["sentences"].mean(),
         )
-
-    def subject(self) -> str:
-        """Return what was analysed, and which experiment."""
-        return f"{super().subject()}: {EXPERIMENTS[self.experiment]}"
-
-
-def _named(means: pl.DataFrame) -> pl.DataFrame:
-    """Return cells with probe and distance as ``curve``."""
-    return means.with_columns(curve=pl.format("{}, {}", "probe", "distance"))

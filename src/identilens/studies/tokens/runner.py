@@ -12,10 +12,10 @@ from identilens.measures.tokens.lookup import look_up
 from identilens.measures.tokens.probes import NaiveProbe, Probe
 from identilens.measures.tokens.splits import Split, keep_training_share, packed, token_rows
 from identilens.runs.tables import Row, table_of
-from identilens.studies.tokens.cells import Cell, ProbeKind, cells
+from identilens.studies.tokens.cells import Cell, build_probe, cells
 from identilens.studies.tokens.extraction import HiddenStates
 from identilens.studies.tokens.result import TokenIdentifiability
-from identilens.studies.tokens.settings import TokenSettings
+from identilens.studies.tokens.settings import Distance, ProbeName, TokenSettings
 
 CHUNK_TOKENS = (
     16_384  # Looked up at a time, so that memory holds only these rows of a large corpus.
@@ -32,12 +32,12 @@ class Part:
     """What is run and kept as a whole: a probe on one fold of a checkpoint, "model" or "compared", the second one."""
 
     checkpoint: str
-    kind: ProbeKind
+    probe: ProbeName
+    distance: Distance
     split: Split
 
     def __str__(self) -> str:
-        second = ", second checkpoint" if self.checkpoint == "compared" else ""
-        return f"{self.kind.probe} {self.kind.distance}, fold {self.split.fold}{second}"
+        return f"{self.probe} {self.distance}, fold {self.split.fold}, {self.checkpoint}"
 
 
 def rate_key(row: Row) -> tuple[Any, ...]:
@@ -65,7 +65,7 @@ def run_part(
     if device.type == "cuda":
         room = GPU_SHARE * torch.cuda.mem_get_info(device)[0]
         layers = layers.to(device) if layers.nbytes < room else layers
-    planned = cells(settings, len(layers) - 1, part.kind.probe)
+    planned = cells(settings, len(layers) - 1, part.probe)
     for number, cell in enumerate(planned):
         done = f"{part}: {number} of {len(planned)} probes"
         tell(done)
@@ -73,8 +73,8 @@ def run_part(
         where = {
             "experiment": settings.experiment,
             "checkpoint": part.checkpoint,
-            "probe": part.kind.probe,
-            "distance": part.kind.distance,
+            "probe": part.probe,
+            "distance": part.distance,
             "layer_trained": cell.layer,
             "layer_target": cell.target,
             "offset": cell.offset,
@@ -82,7 +82,7 @@ def run_part(
             "fold": split.fold,
             "train_tokens": len(token_rows(states.lengths, split.train, offset=cell.offset)),
         }
-        probe = part.kind.build(settings, rates.get(rate_key(where)))
+        probe = build_probe(part.probe, part.distance, settings, rates.get(rate_key(where)))
         if not isinstance(probe, NaiveProbe):
             pairs = []
             for sentences in (split.train, split.validation):
@@ -94,7 +94,7 @@ def run_part(
             score = _score(probe, cell, tested, layers, states, split.test)
             training = None
             # The naive probe has not seen any sentence; what others got of those that they saw is Brunner's Fig. 7.
-            if tested == cell.layer and part.kind.probe != "naive":
+            if tested == cell.layer and part.probe != "naive":
                 training = _score(probe, cell, tested, layers, states, split.train)["rate"]
             rows.append({**where, "layer_tested": tested, "train_rate": training, **score})
     return table_of(TokenIdentifiability.schema["table"], rows)
@@ -109,26 +109,27 @@ def _score(
     sentences: Sequence[int],
 ) -> Row:
     """Return the look-up over all tokens of the sentences, a chunk of sentences at a time."""
-    looked_up = []
-    long_enough = [s for s in sentences if states.lengths[s] > abs(cell.offset)]
+    found = []
+    lengths = states.lengths
+    long_enough = [sentence for sentence in sentences if lengths[sentence] > abs(cell.offset)]
     for chunk in packed(
-        long_enough, lambda group: sum(states.lengths[s] for s in group) <= CHUNK_TOKENS
+        long_enough, lambda group: sum(lengths[sentence] for sentence in group) <= CHUNK_TOKENS
     ):
-        rows = token_rows(states.lengths, chunk).to(layers.device)
+        rows = token_rows(lengths, chunk).to(layers.device)
         predicted = probe.transform(layers[tested, rows])
-        looked_up.append(
+        found.append(
             look_up(
                 predicted,
                 layers[cell.target, rows].to(predicted.dtype),
-                [states.lengths[s] for s in chunk],
+                [lengths[sentence] for sentence in chunk],
                 distance=probe.distance,
                 offset=cell.offset,
                 token_ids=states.token_ids[rows.cpu()],
             )
         )
-    tokens = sum(one.tokens for one in looked_up)
-    names = ("rate", "token_rate", "chance", "token_chance")
-    means = {
-        name: sum(getattr(one, name) * one.tokens for one in looked_up) / tokens for name in names
-    }
-    return {**means, "tokens": tokens, "sentences": sum(one.sentences for one in looked_up)}
+    tokens = pl.col("tokens")
+    rates = pl.col("rate", "token_rate", "chance", "token_chance")
+    means = pl.DataFrame(found).select(
+        (rates * tokens).sum() / tokens.sum(), pl.col("tokens", "sentences").sum()
+    )
+    return means.row(0, named=True)

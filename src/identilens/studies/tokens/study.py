@@ -59,25 +59,22 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         self.lenses = {"model": lens}
         if settings.compare_model is not None:
             other = settings.compare_model
-            loaded = isinstance(other, Lens)
-            self.lenses["compared"] = (
-                other if loaded else load(other, device=lens.device, dtype=lens.facts["dtype"])
-            )
+            if not isinstance(other, Lens):
+                other = load(other, device=lens.device, dtype=lens.facts["dtype"])
+            self.lenses["compared"] = other
         self.items = {
             name: read_items(each, texts, settings.max_length) for name, each in self.lenses.items()
         }
-        for name, each in self.lenses.items():
-            check_tokens(self.items[name][0], 0)
-            layers = len(read_states(each, self.items[name][:1])[0]) - 1
-            for probe in settings.probes:
-                cells(settings, layers, probe)
         self._check_texts()
+        for name, each in self.lenses.items():
+            layers = len(read_states(each, self.items[name][:1])[0]) - 1
+            cells(settings, layers, settings.probes[0])
         splits = split_sentences(len(self.items["model"]), folds=settings.folds, seed=settings.seed)
         self.parts = [
-            Part(name, kind, split)
+            Part(name, probe, distance, split)
             for name in self.lenses
-            for kind in probe_kinds(settings)
-            for split in (splits[: settings.mlp_folds] if kind.probe == "mlp" else splits)
+            for probe, distance in probe_kinds(settings)
+            for split in (splits[: settings.mlp_folds] if probe == "mlp" else splits)
         ]
         self._rates: Rates = {}
         self._held: dict[str, HiddenStates] = {}
@@ -85,8 +82,9 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
 
     def identity(self) -> Identity:
         """Return model, texts and the second checkpoint."""
-        other = {"compared": self.lenses["compared"].facts if "compared" in self.lenses else None}
-        return Identity(self.lenses["model"].facts, self.items["model"].digests, other)
+        other = self.lenses.get("compared")
+        facts = {"compared": other and other.facts}
+        return Identity(self.lenses["model"].facts, self.items["model"].digests, facts)
 
     def begin(self, folder: RunFolder | None) -> None:
         """Read the learning rates that finished parts have chosen."""
@@ -113,9 +111,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
 
     def _states(self, name: str) -> HiddenStates:
         """Return the hidden states of a checkpoint, in the folder of settings or run, or one for now."""
-        cache = self.settings.states
-        if cache is None and self.folder is not None:
-            cache = self.folder / "states"
+        cache = self.settings.states or (self.folder and self.folder / "states")
         if cache is None:
             self._temporary = self._temporary or TemporaryDirectory(ignore_cleanup_errors=True)
             cache = Path(self._temporary.name)
@@ -126,14 +122,14 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
     def _check_texts(self) -> None:
         lengths = array("q")
         for text in range(len(self.items["model"])):
-            first, *others = (items[text] for items in self.items.values())
-            check_tokens(first, text)
-            if others and first.identity != others[0].identity:
+            read = [items[text] for items in self.items.values()]
+            check_tokens(read[0], text)
+            if read[0].identity != read[-1].identity:
                 raise InputError(
                     f"expected two checkpoints that read the same tokens, but text {text} differs; compare a model "
                     "with its own fine-tuned version, with the same tokenizer"
                 )
-            lengths.append(len(first.tensors["input_ids"]))
+            lengths.append(len(read[0].tensors["input_ids"]))
         check_corpus(self.settings, lengths)
 
 
