@@ -54,10 +54,6 @@ class Columns:
         first, second = self._pairs
         return self.kept[..., first] * self.kept[..., second]
 
-    @cached_property
-    def _absent(self) -> Float[Tensor, "*head 1 rho"]:
-        return (self.kept == 0).all(-2, keepdim=True).to(self.kept)
-
     def gram(self, ratio: Float[Tensor, "*program key"]) -> Float[Tensor, "*program rho rho"]:
         """Return Bᵀ D B for each diagonal D, in the coordinates of the frame, and 1 for columns of zeros."""
         rho = self.kept.shape[-1]
@@ -74,7 +70,7 @@ class Columns:
             # One triangle of each is formed.
             equations = ratio.new_zeros(*ratio.shape[:-1], rho, rho)
             equations[..., self._pairs[0], self._pairs[1]] = ratio @ self._products
-        equations.diagonal(dim1=-2, dim2=-1).add_(self._absent)
+        equations.diagonal(dim1=-2, dim2=-1).add_((self.kept == 0).all(-2, keepdim=True))
         return equations
 
     def solve(

@@ -51,16 +51,18 @@ def certain_rows(
     allowed = allowed_change(weights, T, ROUNDING["bfloat16"])
     rounded = (lower - allowed[..., None] * slopes).clamp_min(0.0).sum(-1)
     loose = masses - rounded > CLOSE
-    for row in loose.any(0).nonzero()[:, 0].tolist():
-        heads, own = loose[:, row], slice(row, row + 1)
-        some, seen = replace(T, values=T.values[heads]), None if visible is None else visible[own]
-        ends = certain_ends(weights[heads, own], some, seen, ROUNDING["bfloat16"])[0]
-        rounded[heads, row] = ends[:, 0].sum(-1)
+    if (heads := loose.any(1)).any():
+        some = replace(T, values=T.values[heads])
+        ends = certain_ends(weights[heads], some, visible, ROUNDING["bfloat16"])[0].sum(-1)
+        rounded[heads] = ends.where(loose[heads], rounded[heads])
+    sink_weight, sink_lo = (
+        one.take_along_dim(sink[:, None, None], 2)[..., 0] for one in (weights, lower)
+    )
     columns = {
         "certain_mass": masses,
         "certain_mass_bfloat16": torch.minimum(rounded, masses),
-        "sink_weight": weights.take_along_dim(sink[:, None, None], 2)[..., 0],
-        "sink_lo": lower.take_along_dim(sink[:, None, None], 2)[..., 0],
+        "sink_weight": sink_weight,
+        "sink_lo": sink_lo,
         "sink_hi": greatest_weights(weights, T, sink, visible),
     }
     for place, number in enumerate(proven):
