@@ -135,8 +135,8 @@ def explanations(drawn: SampledMap, weights: Weights) -> dict[str, Weights]:
     zeroed = weights.repeat(weights.shape[1] + 1, 1, 1)
     zeroed[1:].diagonal(dim1=0, dim2=2).zero_()
     with suppress(UnsupportedModelError):  # a model without a list of layers
-        outputs = drawn.runs.layer_outputs([Rows(drawn.queries, changed) for changed in zeroed])
-        outputs = outputs[:, drawn.queries]
+        changes = [Rows(drawn.queries, changed) for changed in zeroed]
+        outputs = drawn.runs.layer_outputs(changes)[:, drawn.queries]
         # The root has the same order, and is in proportion to the change: small scores do not count as ties.
         scores["value_zeroing"] = value_zeroing(outputs[0], outputs[1:]).sqrt().cpu()
     random = torch.rand(weights.shape, generator=drawn.generator, dtype=torch.float64)
@@ -217,15 +217,14 @@ def determinacy(
     agreement; an alternative without one agrees by 0.
     """
     again = [explanations(drawn, weights) for weights in others]
-    free = drawn.free
-    distance = total_variation(drawn.weights, others).mean(0)[free]
+    distance = total_variation(drawn.weights, others).mean(0)[drawn.free].cpu()
     for name, scores in explained.items():
-        agreed = [agreement(other[name], scores, drawn.seen)[free] for other in again]
+        agreed = [agreement(other[name], scores, drawn.seen) for other in again]
         yield {
             **drawn.place,
-            "query": [drawn.queries[row] for row in free],
+            "query": [drawn.queries[row] for row in drawn.free],
             "alternative": kind,
             "explanation": name,
             "total_variation": distance,
-            "agreement": torch.stack(agreed).mean(0),
+            "agreement": torch.stack(agreed).mean(0)[drawn.free].cpu(),
         }

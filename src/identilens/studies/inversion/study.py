@@ -68,7 +68,7 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
         super().__init__(lens, texts, settings)
         names = [*settings.noise, *(f"int{bits}" for bits in settings.bits)]
         # Noises of single bits come last.
-        self.noises = [Noise.read(name) for name in dict.fromkeys(names)]
+        self.noises = list(map(Noise.read, dict.fromkeys(names)))
         self.candidates = Candidates(
             lens,
             self.items[0],
