@@ -219,9 +219,7 @@ def draw(rows: Rows) -> None:
         "token",
         "weight",
         "map",
-        x_title="Token",
-        y_title="Attention weight",
-        color_title="",
+        labels={"token": "Token", "weight": "Attention weight", "map": ""},
         title=f"Attention of the last token, layer {LAYER}, head {HEAD}",
         height=170,
     )

@@ -28,7 +28,8 @@ from identilens.cli.options import (
     RunOptions,
     TextOptions,
 )
-from identilens.reproduce.registry import REPRODUCTIONS, figure_named
+from identilens.reproduce.options import OPTIONS
+from identilens.reproduce.registry import REPRODUCTIONS
 from identilens.runs.settings import SIZE, hints_of
 from identilens.studies.registry import STUDIES, study_named
 from identilens.studies.tokens.settings import TokenSettings
@@ -340,15 +341,14 @@ def reproductions_page(paper: str) -> str:
     ]
     for name, line in REPRODUCTIONS.items():
         if page_of(name) == paper:
-            parts += [f"## {name}", line, settings_table(figure_named(name).settings_type)]
+            parts += [f"## {name}", line, settings_table(OPTIONS[name])]
     return "\n\n".join(parts)
 
 
 def page_of(reproduction: str) -> str:
     """Return the page of a reproduction; those of Brunner et al. would be too long for one."""
     paper = reproduction.partition("-")[0]
-    settings = figure_named(reproduction).settings_type
-    if paper == "brunner2020" and issubclass(settings, TokenSettings):
+    if paper == "brunner2020" and issubclass(OPTIONS[reproduction], TokenSettings):
         return "brunner2020-tokens"
     return paper if paper in PAPERS else "others"
 

@@ -6,7 +6,6 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 import identilens as idl
 from helpers.serving import TOKEN, explorer
-from identilens.explorer.runs import Runs
 from identilens.explorer.work import broken_row, measured
 
 SCRIPT = "<script>alert(1)</script>"
@@ -54,13 +53,8 @@ def tuned(small, bundled):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("runs")
-
-
-@pytest.fixture(scope="module")
-def address(small, tuned, lens, folder):
-    with explorer({str(small): lens, str(tuned): idl.load(tuned)}, [TEXT], Runs(folder)) as running:
+def address(small, tuned, lens):
+    with explorer({str(small): lens, str(tuned): idl.load(tuned)}, [TEXT]) as running:
         yield running
 
 
@@ -133,55 +127,6 @@ def test_a_click_proves_a_row_and_a_change_by_hand_is_put_back(page, lens):
     at = measured(lens, TEXT, lambda: None, lambda step: None)
     without = broken_row(at, at.head(1, 2, "encoder"), 1, key, 0.0)
     assert f"Put into the model: {without['answer']}." in page.inner_text(".found")
-
-
-HOSTILE = """<!DOCTYPE html><title>a report</title><body><script>
-const attempt = (act) => { try { return String(act()); } catch (error) { return `refused: ${error.name}`; } };
-window.loot = { address: document.URL, referrer: document.referrer, opener: String(window.opener), name: window.name,
-  session: attempt(() => sessionStorage.getItem("token")), local: attempt(() => localStorage.length),
-  cookies: attempt(() => document.cookie), answers: [] };
-const key = new URL(document.URL).searchParams.get("key");
-const headers = { "Content-Type": "application/json", "X-Identilens-Token": key };
-(async () => {
-  const start = ["/api/start", { method: "POST", headers, body: "{}" }];
-  for (const [path, options] of [["/", {}], start, ["/run/other" + location.search, {}]])
-    loot.answers.push(await fetch(path, options).then((answer) => answer.status, (error) => error.name));
-  document.body.append("done");
-})();
-</script>"""
-
-
-def test_a_hostile_report_learns_nothing(page, folder, monkeypatch):
-    (folder / "hostile").mkdir()
-    (folder / "hostile" / "provenance.json").write_text("{}")
-    # Reports are made here, from tables; the sandbox is for faults in that.
-    monkeypatch.setattr(Runs, "report", lambda *_: HOSTILE)
-    page.reload()
-    page.wait_for_selector("#runs option:text-is('hostile')", state="attached")
-    with page.expect_popup() as waiting:
-        page.locator("#runs").select_option(label="hostile")
-    around = waiting.value
-    around.wait_for_selector("iframe")
-    report = around.frames[1]
-    report.wait_for_selector("body:has-text('done')")
-    loot = report.evaluate("loot")
-    assert TOKEN not in str(loot)
-    assert loot["address"].split("?")[0].endswith("/run/hostile/report")
-    assert (loot["referrer"], loot["opener"], loot["name"]) == ("", "null", "")
-    assert [loot[name] for name in ("session", "local", "cookies")] == [
-        "refused: SecurityError"
-    ] * 3
-    assert loot["answers"] == ["TypeError"] * 3
-    # A report can go nowhere, and takes nothing there: neither in its frame nor around it.
-    asked = []
-    around.on("request", lambda request: asked.append(request.url))
-    report.evaluate("try { top.location.href = 'http://127.0.0.1:9/?top' } catch (error) {}")
-    report.evaluate("window.open('http://127.0.0.1:9/?popup')")
-    report.evaluate("setTimeout(() => { location.href = 'http://127.0.0.1:9/?frame' })")
-    around.wait_for_timeout(500)
-    assert "/run/hostile?key=" in around.url
-    assert [url for url in asked if ":9/" in url] == []
-    around.close()
 
 
 def test_a_page_without_the_token_shows_nothing(browser, address):

@@ -1,5 +1,5 @@
 // The explorer's page: the start token, the columns, and the address that holds what they show.
-const root = document.getElementById("panes"), steps = document.querySelector(".lesson .bar"), columns = document.getElementById("columns"), runs = document.getElementById("runs"), entry = document.getElementById("entry"), panes = [];
+const root = document.getElementById("panes"), steps = document.querySelector(".lesson .bar"), columns = document.getElementById("columns"), entry = document.getElementById("entry"), panes = [];
 
 // The printed address brings the token. It is kept for this tab alone, and never stands in an address to be shared.
 function takeToken(text) {
@@ -9,13 +9,6 @@ function takeToken(text) {
   state.delete("token");
   history.replaceState(null, "", `#${state}`);
   return true;
-}
-
-// Runs to open, each in a page of its own: the key in its address opens its report and nothing else.
-function listRuns(addresses) {
-  runs.hidden = !addresses;
-  const names = Object.entries(addresses || {});
-  runs.replaceChildren(made("option", { value: "", textContent: names.length ? "open a run…" : "no runs yet" }), ...names.map(([name, address]) => made("option", { value: address, textContent: name })));
 }
 
 function remember() {
@@ -78,7 +71,6 @@ async function open() {
   entry.hidden = true;
   columns.hidden = teach.hidden = false;
   teaching(localStorage.getItem("lesson") !== "learnt");
-  listRuns(start.runs);
   restore();
 }
 
@@ -87,10 +79,6 @@ entry.addEventListener("submit", (event) => {
   const given = entry.querySelector("input").value.trim();
   sessionStorage.setItem("token", new URLSearchParams(given.split("#").pop()).get("token") ?? given);
   open();
-});
-runs.addEventListener("change", () => {
-  if (runs.value) window.open(runs.value, "_blank", "noopener");
-  runs.value = "";
 });
 // What is scrolled to stands below the steps of the tour.
 new ResizeObserver(() => document.documentElement.style.setProperty("--steps", `${steps.offsetHeight}px`)).observe(steps);

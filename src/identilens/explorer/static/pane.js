@@ -52,7 +52,7 @@ const plain = (name) => name.replace(/^(␣|##|…)(?=.)/u, "");
 const named = ({ choices: { layer, head } }) => `layer ${layer}, head ${head}`;
 
 // What must stay the same when a row changes: outcome and tolerance, in words.
-const KEPT = { "head 0": "the head's output, exactly", "head bfloat16": "the head's output, up to bfloat16's rounding", "head 1%": "the head's output, up to 1 %", "layer 1%": "the layer's output, up to 1 %", "answer 1%": "the model's answer, up to 1 %", "answer 10%": "the model's answer, up to 10 %" };
+const KEPT = { "head bfloat16": "the head's output, up to bfloat16's rounding", "head 0": "the head's output, exactly", "head 1%": "the head's output, up to 1 %", "layer 1%": "the layer's output, up to 1 %", "answer 1%": "the model's answer, up to 1 %", "answer 10%": "the model's answer, up to 10 %" };
 const NATS = "0.001nats", AIMS = { least: "away from the largest keys", farthest: "as far away as possible", sparsest: "onto the fewest keys" }, HEADS = { head: "this head", layer: "all heads of the layer", model: "all heads" }, WITHIN = { "0.1%": "to 0.1 % of the row's effect", "1%": "to 1 % of the row's effect", "10%": "to 10 % of the row's effect", [NATS]: "to 0.001 nats" };
 
 const STORED = { bfloat16: "as bfloat16", int8: "with 8 bits", int4: "with 4 bits", int3: "with 3 bits", 0.1: "with Gaussian noise of 10 %" };
@@ -88,8 +88,6 @@ class Pane {
     this.hand = made("div", { className: "hand", hidden: true });
     // The slider of a key stands below its row.
     this.handLine = made("tr", { className: "hand-line" }, made("td", { colSpan: 4 }, this.hand));
-    this.run = made("input", { type: "text", ariaLabel: "Name of the run", placeholder: "name of a run", maxLength: 64, size: 14 });
-    this.run.addEventListener("keydown", (event) => { if (event.key === "Enter") this.run.nextSibling.click(); });
     this.kept = choice("What must stay the same", KEPT);
     this.kept.addEventListener("change", () => this.viewer.redraw());
     [this.aim, this.heads, this.within] = [choice("What the other row is to do", AIMS), choice("Heads that change", HEADS), choice("Tolerance", WITHIN)];
@@ -103,7 +101,7 @@ class Pane {
     this.asks = { needed: this.button("Mark them", () => this.needed()), answered: this.button("Let it answer", () => this.answered()) };
     this.exchange = group("Exchange one row; the model's answer stays", this.aim, this.heads, this.within, this.button("Look for it", () => this.same()));
     this.breaking = group("Break", this.button("Take the row's strongest key out", () => this.broken(), "The key without which the row changes most, by a first estimate"), this.button("Move a key's weight", () => this.toKeys(), "Goes to the keys of the locked row: Enter gives a key its slider"), this.button("Take this head out", () => this.without()));
-    this.whole = group("Exchange all rows of this head; its output stays", this.button("Farthest", () => this.alternative("far"), "As far away as possible"), this.button("Random", () => this.alternative("sampled"), "Drawn at random from all that there are"), this.button("From other W_Q and W_K", () => this.parameters(), "By other query and key matrices"), made("span", { className: "soft" }));
+    this.whole = group("Exchange all rows of this head; its output stays", this.button("Farthest", () => this.alternative(), "As far away as possible"), this.button("From other W_Q and W_K", () => this.parameters(), "By other query and key matrices"), made("span", { className: "soft" }));
     this.tools = made("div", { className: "tools", hidden: true }, this.exchange, this.whole, this.breaking);
     this.jump = this.button("Exchange or break it", () => this.tools.scrollIntoView());
     this.jump.className = "jump";
@@ -112,7 +110,7 @@ class Pane {
       group("What the model's answer to this text or chat attends to", this.asks.answered, made("span", { className: "soft" })),
       group("Which tokens can be read from this layer's hidden states, stored", this.stored, this.button("Read them", () => this.inverted())),
       group("What each token takes from the others", this.button("Estimate", () => this.contributions(false)), this.button("Exact", () => this.contributions(true))),
-      group("Save", this.button("Map as PNG", () => this.viewerRoot.querySelector(".maps canvas").toBlob((blob) => save("map.png", blob))), this.button("Row as CSV", () => this.csv()), this.button("Row as SVG", () => this.slide("svg")), this.button("Row as PNG", () => this.slide("png")), this.button("Command and Python", () => this.lines()), ...(start.runs ? [this.run, this.button("Save as run", () => this.saveRun())] : [])));
+      group("Save", this.button("Map as PNG", () => this.viewerRoot.querySelector(".maps canvas").toBlob((blob) => save("map.png", blob))), this.button("Row as CSV", () => this.csv()), this.button("Row as SVG", () => this.slide("svg")), this.button("Row as PNG", () => this.slide("png")), this.button("Command and Python", () => this.lines())));
     this.mixed = made("div", {});
     this.root = made("section", { className: "pane", ariaLabel: `Column ${number + 1}` },
       made("div", { className: "ask" }, made("div", { className: "bar" }, this.model, this.examples), this.text, this.doing), this.tools, this.stage, this.more, this.mixed);
@@ -422,18 +420,17 @@ class Pane {
     this.viewer.pick("raw");
   }
 
-  async alternative(which) {
-    const at = this.viewer.now(), name = which === "far" ? "alternative" : "drawn", found = await this.other("alternative", { which }, name, "looking for an alternative and putting it back");
+  async alternative() {
+    const at = this.viewer.now(), name = "alternative", found = await this.other("alternative", name, "looking for an alternative and putting it back");
     if (!found) return;
-    const options = "visible=head.visible, generator=torch.Generator().manual_seed(0)";
-    this.did = which === "far" ? { at: at.choices, from: "far_alternatives", other: `far_alternatives(head.attention, head.projected, ${options})` } : { at: at.choices, from: "sample_alternatives", other: `sample_alternatives(head.attention, head.projected, 1, method="uniform", ${options})[0]` };
+    this.did = { at: at.choices, from: "far_alternatives", other: "far_alternatives(head.attention, head.projected, visible=head.visible, generator=torch.Generator().manual_seed(0))" };
     const none = "No other weights give exactly this output, usually because the text has no more tokens than the head's values have dimensions. Take a longer text, or prove rows up to 1 %. The model's own map, put back:";
     await this.told(found.distance < 5e-4 ? none : `Other weights with the same output, ${this.away(found)} Put back into the model:`, found.distance < 5e-4 ? `No exchange: own weights of ${named(at)}` : `Exchange: all rows, ${named(at)}; output kept`, found, at, ["raw", name]);
   }
 
   // The head's own weights once its W_Q and W_K are others.
   async parameters() {
-    const at = this.viewer.now(), found = await this.other("parameters", {}, "other matrices", "looking for other W_Q and W_K");
+    const at = this.viewer.now(), found = await this.other("parameters", "other matrices", "looking for other W_Q and W_K");
     if (!found) return;
     const { layer, head } = at.choices;
     this.did = { name: "alternatives", options: { layers: layer, heads: head, realisable: true } };
@@ -448,8 +445,8 @@ class Pane {
   away({ distance, output_error: error }) { return `${distance.toFixed(3)} away on average (total variation); the head's output changes by ${sized(error)}.`; }
 
   // Asks for other weights of the head and shows them as a layer of its map.
-  async other(what, more, name, words) {
-    const at = this.at(), choices = this.viewer.now().choices, last = await this.one(what, { ...at, ...more }, words);
+  async other(what, name, words) {
+    const at = this.at(), choices = this.viewer.now().choices, last = await this.one(what, at, words);
     if (!last) return null;
     if (last.alternative.layer) this.viewer.addLayer(choices, name, last.alternative.layer, { [`${name} − raw`]: [name, "raw"] });
     return last.alternative;
@@ -465,13 +462,6 @@ class Pane {
     const end = last.viewer.maps.length - 1;
     window.tokenMaps(maps, { ...last.viewer, first: Math.min(end, this.viewer.now().row ?? end) }, look, null, NOWHERE);
     maps.scrollIntoView({ block: "nearest" });
-  }
-
-  async saveRun() {
-    const name = this.run.value.trim();
-    if (!name) { this.run.focus(); this.complain("Name the run first: letters, digits, - and _."); return; }
-    const last = await this.one("save", { ...this.at(), name }, "saving", (step) => step.progress !== undefined && this.busy("saving", step.progress));
-    if (last) listRuns(last.runs);
   }
 
   // One table for all changes of a text, those that the model does not notice and those that matter; below it more on

@@ -4,14 +4,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import polars as pl
-from jaxtyping import Float
-from torch import Tensor
 
 from identilens.charts.cells import heat
 from identilens.charts.kit import lines
 from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
-from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, decimals, integers
 from identilens.studies.perturbation_views import (
@@ -64,12 +61,6 @@ head's output in at least one text. With more texts R soon is the whole space, w
 The heads whose R is the whole space have it after {texts_to_fill:text} at the latest; that is usual where texts have \
 fewer tokens than a head's values have dimensions.
 """
-_PAIRS = """\
-Two sets of weights are equivalent under a text when the head's output is the same (II.B). For pairs of texts, the \
-weights of the first are moved along a random direction which its own output does not see, and put before the values \
-of the second. The shared null space is the mean share of a move invisible under one text that is invisible under the \
-other too, beside what null spaces of these dimensions share by chance.
-"""
 _STABILITY = """\
 Representatives are the real texts nearest to the centroids of k-means on mean token embeddings. W is sufficient when \
 more clusters no longer change it: ‖W_k − W‖_F / ‖W‖_F, means over heads, with W that of all texts or of the next \
@@ -101,7 +92,7 @@ class Structure(Result):
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
         >>> structure = idl.structure(lens, idl.examples(), length=36, clusters=2, perturbed=0)
-        >>> structure.mean_weights(3, 5).shape
+        >>> structure.matrices["encoder.layer3.raw"][5].shape
         torch.Size([36, 36])
         >>> structure.table.columns[:5]
         ['kind', 'layer', 'head', 'length', 'd_v']
@@ -203,14 +194,6 @@ class Structure(Result):
             by=("kind", "texts"),
             look={"log_x": True},
         ),
-        "pairs": View(
-            heat,
-            ("head", "layer", ("overlap", "chance", "disagree", "change_second")),
-            title="Equivalent weights: two texts, head by head",
-            text=_PAIRS,
-            table="moved_pairs",
-            by=tuple(HEAD),
-        ),
         "stability": View(
             lines,
             ("clusters", ("to_all", "to_next", "mean_to_all", "random_to_all"), "measure"),
@@ -233,24 +216,6 @@ class Structure(Result):
     stability: pl.DataFrame
     perturbations: pl.DataFrame
 
-    def mean_weights(
-        self, layer: int, head: int, kind: str | None = None, name: str = "raw"
-    ) -> Float[Tensor, "q k"]:
-        """Return Ã/n of one head, what Cut_l is applied to: ``raw``, ``effective``, ``all_raw`` or ``all_effective``.
-
-        ``kind`` is needed where the model has several kinds of attention.
-
-        Raises:
-            InputError: If the result has no such head or matrix.
-        """
-        kinds = self.table["kind"].unique(maintain_order=True).to_list()
-        if kind is None and len(kinds) > 1:
-            raise InputError(f"the result has the kinds {', '.join(kinds)}. Pass kind=...")
-        key = f"{kind or kinds[0]}.layer{layer}.{name}"
-        if key not in self.matrices or not 0 <= head < len(self.matrices[key]):
-            raise InputError(f"no {key} of head {head}. There are {', '.join(self.matrices)}.")
-        return self.matrices[key][head]
-
     def correlations(self) -> pl.DataFrame:
         """Return how well each norm follows the change of the final hidden state; see `norm_correlations`."""
         return norm_correlations(self.perturbations)
@@ -271,11 +236,6 @@ class Structure(Result):
     def pattern_scores(self) -> pl.DataFrame:
         """Return the scores of every pattern, with heads by layer and number."""
         return self.patterns.with_columns(place_of_head=pl.format("{}.{}", "layer", "head"))
-
-    def moved_pairs(self) -> pl.DataFrame:
-        """Return the pairs of texts whose weights can be moved."""
-        moved = self.pairs.filter(pl.col("freedom") > 0)
-        return moved.with_columns(pl.col("disagree").cast(pl.Float64))
 
     def token_maps(self) -> list[TokenMap]:
         """Return mean weights and W of every head for the viewer."""

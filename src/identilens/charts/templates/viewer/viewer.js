@@ -212,7 +212,7 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
     if (!columns) { panel.show({ ...about, intervals: undefined, waiting: `The ranges of these weights could not be proven.${why}` }); return; }
     const of = (name) => { const all = new Float64Array(about.keys.length); columns.key.forEach((key, at) => (all[key] = columns[name][at])); return all; };
     const [lo, hi] = [of("lo"), of("hi")];
-    panel.show({ ...about, weights: of("value"), shares: of("norm_share"), intervals: { seen: columns.key, lower: (key) => lo[key], upper: (key) => hi[key], proven: true, kept: columns.kept, outcome: columns.outcome } });
+    panel.show({ ...about, weights: of("value"), shares: of("norm_share"), intervals: { seen: columns.key, lower: (key) => lo[key], upper: (key) => hi[key], exact: columns.exact_lo && { lower: of("exact_lo"), upper: of("exact_hi") }, proven: true, kept: columns.kept, outcome: columns.outcome } });
     root.dispatchEvent(new CustomEvent("row", { bubbles: true, detail: { choices: map.choices, ...about, proven: { lo, hi } } }));
   }
 
