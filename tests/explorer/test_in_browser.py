@@ -63,7 +63,8 @@ def opened_row(page):
     page.locator("#maps-0 [title='layer 1, head 2']").click()
     page.wait_for_selector("#maps-0 .viewer-title:text-is('Layer 1, head 2')")
     page.locator("#maps-0 .maps canvas").focus()
-    for key in ("ArrowDown", "ArrowDown", "Enter"):
+    # The row that the page has chosen is let go first.
+    for key in ("Escape", "ArrowDown", "ArrowDown", "Enter"):
         page.keyboard.press(key)
     page.wait_for_selector("#maps-0 .viewer-row[data-proven=true][data-ready=true]")
 
@@ -89,7 +90,8 @@ def test_a_click_proves_a_row_and_a_change_by_hand_is_put_back(page, lens):
     rows = page.eval_on_selector_all(
         "#maps-0 .row-keys tbody tr", "rows => rows.map((one) => ({...one.dataset}))"
     )
-    found = idl.certify(lens, [TEXT], layers=(1,), heads=(2,), queries=(1,), tolerance=0).table
+    found = idl.certify(lens, [TEXT], layers=(1,), heads=(2,), queries=(1,)).table
+    exact, found = found.filter(tolerance="0"), found.filter(tolerance="bfloat16")
     for row in rows:
         expected = found.row(int(row["key"]), named=True)
         assert [float(row[name]) for name in ("weight", "lo", "hi")] == pytest.approx(
@@ -102,7 +104,7 @@ def test_a_click_proves_a_row_and_a_change_by_hand_is_put_back(page, lens):
     top = slider.bounding_box()["y"]
     assert 0 <= top <= page.viewport_size["height"], "the slider appears where it can be seen"
     key = int(page.locator("#maps-0 .row-keys tbody tr").first.get_attribute("data-key"))
-    expected = found.row(key, named=True)
+    expected = exact.row(key, named=True)
     ends = slider.evaluate(
         "one => ['--from', '--to'].map((name) => parseFloat(one.parentElement.style.getPropertyValue(name)))"
     )
@@ -143,6 +145,7 @@ def test_work_can_be_cancelled_and_pages_go_their_own_ways(page, browser, addres
     other.goto(f"{address}/#token={TOKEN}")
     other.get_by_label("Text", exact=True).fill("Another page.")
     other.wait_for_selector("#maps-0[data-all] .tokens span:text-is('another')")
+    page.get_by_text("What does each token take from the others?").click()
     page.get_by_role("button", name="Exact").click()
     page.get_by_role("button", name="Cancel").click()
     assert page.get_by_role("button", name="Cancel").is_hidden()

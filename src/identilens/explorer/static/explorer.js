@@ -48,9 +48,9 @@ function restore() {
 const lesson = document.getElementById("lesson"), teach = document.getElementById("teach"), step = document.getElementById("step");
 const STEPS = {
   look: [({ place }) => `The small squares are the heads, layer by layer. ${place ? `Layer ${place.layer}, head ${place.head} is open: by a first estimate the model's answer changes most without it. ` : ""}Choose another one by a tap, a click or the arrow keys.`, async (pane) => { await pane.strongest(); pane.viewerRoot.scrollIntoView({ block: "start" }); }],
-  click: [() => "A row is locked: its keys are listed. The bar of a key is the range of values that its weight can take while what stands above stays, if the other weights move to match. A click on a key gives its weight a slider.", (pane) => pane.lockOne(), (pane) => pane.reveal()],
-  exchange: [() => "The row has other weights now, chosen to keep the answer: the tour has set how nearly, under Exchange, Tolerance. The coloured texts show where its attention was and is; the table, what the model says.", (pane) => pane.exchanged(), (pane) => pane.seek()],
-  break: [({ strong, inside }) => `“${plain(strong)}” was taken out of the row: its strongest key, by an estimate. ${inside ? "0 lies in its range, but a range holds only if the other weights move to match; here they share its weight in proportion" : "0 lies outside of its range"}. Compare this line of the table with the exchange. If both change little, go on from 3 with another row or head.`, (pane) => pane.broken(), (pane) => pane.seek()],
+  click: [() => "A row is locked: its keys are listed. The bar of a key is the range of values that its weight can take while what stands above stays, if the other weights move to match. A click on a key gives its weight a slider.", (pane) => pane.forAnswer(), (pane) => pane.viewerRoot.querySelector(".viewer-stage").scrollIntoView({ block: "start" })],
+  exchange: [() => "The row has other weights now, chosen to keep the answer: the tour has set how nearly. The coloured texts show where its attention was and is; the table, what the model says.", async (pane) => { await pane.forAnswer(); await pane.exchanged(); }, (pane) => pane.seek()],
+  break: [({ strong, inside }) => `“${plain(strong)}” was taken out of the row: its strongest key, by an estimate. ${inside ? "0 lies in its range, but a range holds only if the other weights move to match; here they share its weight in proportion" : "0 lies outside of its range"}. Compare this line of the table with the exchange. If both change little, go on from 3 with another row or head.`, async (pane) => { await pane.forAnswer(); await pane.broken(); }, (pane) => pane.seek()],
 };
 
 function teaching(on) {
@@ -70,7 +70,7 @@ async function open() {
   }
   entry.hidden = true;
   columns.hidden = teach.hidden = false;
-  teaching(localStorage.getItem("lesson") !== "learnt");
+  teaching(localStorage.getItem("lesson") === "");
   restore();
 }
 

@@ -135,9 +135,9 @@ class RowPanel {
       const [sign, words] = at === null ? ["", "no verdict"] : rules.verdicts[at];
       Object.assign(element.dataset, { lo, hi, weight: value, verdict: words });
       if (at !== null) element.classList.add(at < 2 ? "held" : at < 4 ? "free" : "negligible");
-      const range = hi - lo < Math.min(0.0005, 0.02 * value) ? "fixed" : interval(lo, hi, about ? 0 : 1);
-      number.append(made("br", {}), made("small", { textContent: about + range }));
-      if (exact && (exact[0] !== lo || exact[1] !== hi)) number.append(made("br", {}), made("small", { className: "soft", textContent: `exactly ${interval(...exact, 1)}` }));
+      const range = (from, to) => (to - from < Math.min(0.0005, 0.02 * value) ? "fixed" : interval(from, to, about ? 0 : 1));
+      number.append(made("br", {}), made("small", { textContent: about + range(lo, hi) }));
+      if (exact && (exact[0] !== lo || exact[1] !== hi)) number.append(made("br", {}), made("small", { className: "soft", textContent: `exactly ${range(...exact)}` }));
       const said = made("small", { className: "verdict", textContent: `${sign} ${words}`.trim() });
       if (at === null) said.title = "A number lies too near a boundary for this page's rounded data; the command certify decides.";
       verdict.append(made("br", {}), said);

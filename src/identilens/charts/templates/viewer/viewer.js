@@ -8,7 +8,6 @@ const LAYER_WORDS = {
   "block means": "attention of a block of neighbouring queries, on average, to all keys of a block",
   certain: "what every alternative with the same output leaves on each key",
   alternative: "other weights, as far away as possible, with the same output of the head",
-  drawn: "other weights, drawn at random, with the same output of the head",
   "same answer": "another row with which the model gives the same answer: the head's output may change, so that weights may lie outside of ranges that keep it",
   "changed row": "one row with a weight moved by hand, or without a key",
   "other matrices": "weights that the head computes with other query and key matrices, with the same output",
