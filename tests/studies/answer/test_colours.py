@@ -27,14 +27,13 @@ def test_a_segment_has_one_colour_in_the_marked_answer_and_the_charts(name):
 
 
 def test_a_conversation_is_filled_where_the_answer_needs_it():
-    prompt, answer, *_ = answered().conversations()
+    prompt, *_ = answered().conversations()
     marks = {mark.label: mark for mark, _ in prompt.legend}
     assert {name: mark.strong for name, mark in marks.items()} == {
         "document": True,
         "question": False,
     }
     assert [one.mark.label for one in prompt.tokens] == ["template", "question", "document"]
-    assert [one.token for one in answer.tokens] == [" no", " ferry"]
     assert (
         "without it 16 times less likely"
         in {mark.label: said for mark, said in prompt.legend}["document"]
