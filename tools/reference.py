@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from pkgutil import resolve_name
 from textwrap import indent
 from types import ModuleType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -159,7 +160,7 @@ def directive(place: str, level: int = 2, **options: bool) -> str:
 
     Fields of a class are described in its docstring. As members they would show the docstrings of their defaults.
     """
-    thing = found(place)
+    thing = resolve_name(place)
     chosen = [f"heading_level: {level}"] + [f"{name}: {on}".lower() for name, on in options.items()]
     if inspect.isclass(thing):
         shown = [
@@ -171,11 +172,6 @@ def directive(place: str, level: int = 2, **options: bool) -> str:
         if not shown:
             chosen[-1] += " false"
     return f"::: {place}\n    options:\n" + "".join(f"      {one}\n" for one in chosen)
-
-
-def found(place: str) -> Any:
-    module, _, name = place.rpartition(".")
-    return getattr(importlib.import_module(module), name)
 
 
 def is_documented(value: object) -> bool:

@@ -134,6 +134,11 @@ class Answers(Result):
         """Return how likely each answer is without each segment of the prompt; see `segment_needs`."""
         return segment_needs(self.needed)
 
+    def _lost(self) -> pl.DataFrame:
+        """Return the segments without which an answer is less likely, and how many times."""
+        less = self.needs().filter(pl.col("change") < 0)
+        return less.with_columns(times=(-pl.col("change")).exp())
+
     def _leading(self, *by: str) -> pl.DataFrame:
         """Return `segments` at the first tolerance, on which findings rest."""
         leading = pl.col("tolerance").eq_missing(self.table["tolerance"].drop_nulls().first())
@@ -145,12 +150,8 @@ class Answers(Result):
         # What was named comes before the rest of a prompt.
         ranked = means.sort(_CONTENT, pl.col("segment") != REST, "value", maintain_order=True)
         first = ranked.row(-1, named=True)
-        needs = (
-            self.needs()
-            .rename({"segment": "removed"})
-            .with_columns(times=(-pl.col("change")).exp())
-        )
-        [most] = needs.filter(pl.col("times") > 1).head(1).to_dicts() or [{}]
+        lost = self._lost().rename({"segment": "removed"})
+        [most] = lost.head(1).to_dicts() or [{}]
         return Finding.of(
             _FINDING,
             _TILES,
@@ -178,15 +179,14 @@ class Answers(Result):
 
     def _lines(self, title: str, marked: pl.DataFrame) -> list[TokenLine]:
         """Return the tokens of the first texts; the legend has the facts of a text's segments."""
-        facts = self._leading("text").join(self.needs(), on=["text", "segment"], how="left")
+        facts = self._leading("text").join(self._lost(), on=["text", "segment"], how="left")
         facts = facts.filter(_CONTENT).sort("value", descending=True, maintain_order=True)
-        facts = facts.with_columns(times=(-pl.col("change")).exp().fill_null(0))
         lines = []
         for rows in marked.partition_by("text", maintain_order=True)[:_SHOWN]:
             text, shares = rows["text"][0], {}
             marks = {name: Mark(name, "", None) for name in (TEMPLATE, SO_FAR)}
             for number, fact in enumerate(facts.filter(text=text).to_dicts()):
-                name, needed = fact["segment"], fact["times"] >= _NEEDED
+                name, needed = fact["segment"], (fact["times"] or 0) >= _NEEDED
                 seen = needed or fact["lo"] is None or fact["lo"] >= _CERTAIN
                 colour = number % _SHOWN if seen else None
                 marks[name] = Mark(name, chr(ord("A") + number), colour, needed)
