@@ -13,6 +13,7 @@ from typing import get_args, get_origin
 import pytest
 
 import identilens
+from identilens.cli.app import COMMANDS, SUBCOMMANDS
 from identilens.reproduce.registry import REPRODUCTIONS, figure_named
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
@@ -159,9 +160,13 @@ def test_only_models_and_laboratories_import_transformers_internals():
                 assert not node.module.startswith(internals), name
 
 
+LAZY = ("identilens", "identilens.lab", "identilens.lab.dyck", "identilens.lab.encoder")
+"""Packages whose names are loaded when they are first used."""
+
+
 def test_init_files_hold_nothing_but_names():
     for name, file in modules().items():
-        if file.name != "__init__.py" or name in ("identilens", "identilens.lab"):
+        if file.name != "__init__.py" or name in LAZY:
             continue
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -172,11 +177,46 @@ HEAVY = ("torch", "transformers", "polars", "altair")
 COUNTED = """
 import sys
 try:
-    {code}
+    exec({code!r})
 except SystemExit as end:
     assert not end.code
 print(*[name for name in {heavy} if name in sys.modules])
 """
+
+
+EACH = """
+from identilens.cli.app import make_app
+from identilens.errors import InputError
+from cyclopts import CycloptsError
+for line in sys.argv[1:]:
+    try:
+        make_app()(line, exit_on_error=False, print_error=False, result_action='return_none')
+        assert line.endswith('--help'), line
+    except (CycloptsError, InputError):
+        assert not line.endswith('--help'), line
+"""
+"""Runs command lines that ask for help, or have a mistake in their arguments."""
+
+MISTAKES = (
+    "audit --model bundled",
+    "audit --model bundled --text a --file b",
+    "audit --model bundled --text a --layers x",
+    "audit --model bundled --text a --resume",
+    "certify --model bundled --text a --tolerance x",
+    "answer --model bundled",
+    "lab dyck train --seeds x",
+    "lab reversal --resume",
+    "lab encoder train",
+    "reproduce wen2023-table1 --seeds x",
+    "reproduce nothing",
+    "explore --port 99999",
+    "export nowhere",
+    "compare nowhere elsewhere",
+    "verify nowhere",
+    "check nowhere",
+    "selfcheck",
+    "nothing",
+)
 
 
 def heavy_imports(code, *arguments):
@@ -191,9 +231,9 @@ def test_starting_imports_nothing_heavy():
     assert heavy_imports("import identilens") == []
     assert heavy_imports(start, "--version") == []
     assert heavy_imports(start, "--help") == []
-    helped = "[make_app()([name, '--help'], result_action='return_none') for name in sys.argv[1:]]"
-    studies = [name for name, entry in STUDIES.items() if entry.settings]
-    assert heavy_imports(f"from identilens.cli.app import make_app; {helped}", *studies) == []
+    commands = [*STUDIES, *COMMANDS, *SUBCOMMANDS, *(f"reproduce {name}" for name in REPRODUCTIONS)]
+    assert heavy_imports(EACH, *(f"{name} --help" for name in commands)) == []
+    assert heavy_imports(EACH, *MISTAKES, *(f"{name} --nothing 1" for name in commands)) == []
     assert heavy_imports("import polars; sys.exit()") == ["polars"], (
         "else the test would see nothing"
     )
@@ -218,8 +258,7 @@ def test_a_study_has_settings_a_result_and_its_registered_name(name):
     study = study_named(name)
     assert study.name == name == study.result_type.analysis
     entry = STUDIES[name]
-    light = (entry.settings and resolve_name(entry.settings), entry.takes)
-    assert light == (study.settings_type, study.takes) or name.startswith("lab")
+    assert (resolve_name(entry.settings), entry.takes) == (study.settings_type, study.takes)
     assert issubclass(study.settings_type, Settings)
     assert is_dataclass(study.settings_type)
     assert issubclass(study.result_type, Result)

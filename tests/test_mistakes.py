@@ -136,7 +136,7 @@ ON_THE_COMMAND_LINE = {
     "a type that is a list": (("audit", "-m", "listed", "-t", TEXT, "-o", "o"), "'listed' cannot be loaded"),
     "a name too long": (("audit", "-m", "a" * 5000, "-t", TEXT, "-o", "o"), "no model found under"),
     "a report of nothing": (("export", "foreign"), "Pass the folder given to --out"),
-    "figures of no folder": (("export", "none", "--to", "figures"), "Pass the folder given to --out"),
+    "figures of no folder": (("export", "none", "--to", "figures"), '"none" does not exist'),
     "a word that is not there": (
         ("certify", *ONE, "--layers", "0", "--heads", "0", "--queries", "zebra"),
         "no token or position 'zebra'",

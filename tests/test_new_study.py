@@ -21,7 +21,14 @@ def toy_package(tmp_path, monkeypatch):
     shutil.copy(TOY, package / "study.py")
     monkeypatch.syspath_prepend(str(package.parent))
     monkeypatch.setitem(
-        registry.STUDIES, "toy", registry.Entry("toystudy.study:ToyStudy", "Square some numbers.")
+        registry.STUDIES,
+        "toy",
+        registry.Entry(
+            "toystudy.study:ToyStudy",
+            "Square some numbers.",
+            "toystudy.study:ToySettings",
+            takes=(),
+        ),
     )
     yield package
     sys.modules.pop("toystudy.study", None)

@@ -1,9 +1,10 @@
 """Makes what the documentation shows: the outputs of the notebooks, and the story of its first page with its picture.
 
-    python tools/pictures.py [story] [NOTEBOOK ...]
+    python tools/pictures.py [story] [tasks] [NOTEBOOK ...]
 
-Needs Chromium. A notebook's tables are stored as HTML; its charts, maps and results as pictures: Jupyter does not run
-the scripts of a notebook that came from elsewhere, and GitHub runs none.
+Needs Chromium. The pages of the tasks show results (docs/images/TASK.png). A notebook's tables are stored as HTML; its
+charts, maps and results as pictures: Jupyter does not run the scripts of a notebook that came from elsewhere, and
+GitHub runs none.
 
 The story is one row of attention of the bundled decoder, another row with the same prediction, and what two questions
 say of them. The picture goes to docs/images/story.svg; the figures are printed as the pages write them.
@@ -121,7 +122,6 @@ class Rows:
         other: Weights of the other row.
         change: Of the prediction, in nats, measured in the model.
         words: The most likely next word with either row.
-        shift: Largest change of a probability.
         broken: Change of the prediction where the largest weight goes to the other keys, in their proportions.
         broken_word: The most likely next word then.
     """
@@ -131,7 +131,6 @@ class Rows:
     other: list[float]
     change: float
     words: tuple[str, str]
-    shift: float
     broken: float
     broken_word: str
 
@@ -158,7 +157,6 @@ def rows_of(lens: Any) -> Rows:
         other=maps[1][-1].tolist(),
         change=found.table["measured"].item(),
         words=(next_word(lens, before), next_word(lens, after)),
-        shift=(after - before).abs().max().item(),
         broken=(before * (before / without).log()).sum().item(),
         broken_word=next_word(lens, without),
     )
@@ -187,7 +185,6 @@ def measured(lens: Any, rows: Rows) -> dict[str, str]:
         "most of its attention": f"{rows.model[opened]:.2f} on “{rows.tokens[opened].strip()}”",
         "most of the other row": f"{rows.other[moved]:.2f} on “{rows.tokens[moved].strip()}”",
         "change of the prediction": f"{rows.change:.2g} nats",
-        "largest change of a probability": f"{rows.shift:.3f}",
         "without its largest weight": f"{rows.broken:.3f} nats",
         "next word then": f"“{rows.broken_word}”",
         "next word": " and ".join(f"“{word}”" for word in dict.fromkeys(rows.words)),
@@ -219,13 +216,36 @@ def draw(rows: Rows) -> None:
         "token",
         "weight",
         "map",
-        x_title="Token",
-        y_title="Attention weight",
-        color_title="",
+        labels={"token": "Token", "weight": "Attention weight", "map": ""},
         title=f"Attention of the last token, layer {LAYER}, head {HEAD}",
         height=170,
     )
     save_charts({"story": chart}, IMAGES, ("svg",))
+
+
+TASKS = {
+    "certify": "idl.certify(lens, text, layers=3, heads=9, queries='tailor').charts()['intervals']",
+    "answer": "idl.answer(decoder, {'prompt': text, 'segments': {'weather': '0:60'}}, max_new_tokens=8)",
+    "influence": "idl.influence(decoder, text).charts()['effects']",
+    "patterns": "idl.patterns(decoder, text, rows=2, pattern='previous').charts()['scores']",
+    "faithfulness": "idl.faithfulness(lens, text, rows=1, groups=(1, 2, 4))",
+    "unchanged": "idl.alternatives(lens, text, layers=3, heads=5)",
+    "audit": "idl.audit(lens, text).charts()['certain_and_influential']",
+}
+"""What the page of each task shows."""
+
+
+def show_tasks(browser: Browser) -> None:
+    """Draw the result of each task."""
+    names = {
+        "idl": idl,
+        "lens": idl.load("bundled"),
+        "decoder": idl.load("bundled-decoder"),
+        "text": idl.examples()[0],
+    }
+    for task, code in TASKS.items():
+        shown = output(run_cell(code, names), 1, browser)["data"]["image/png"]
+        (IMAGES / f"{task}.png").write_bytes(base64.b64decode(shown))
 
 
 def tell_story() -> None:
@@ -240,13 +260,19 @@ def tell_story() -> None:
 def main() -> None:
     """Make what is named, or all."""
     torch.set_num_threads(1)
-    given = sys.argv[1:] or ["story", *map(str, sorted((ROOT / "notebooks").glob("*.ipynb")))]
+    given = sys.argv[1:] or [
+        "story",
+        "tasks",
+        *map(str, sorted((ROOT / "notebooks").glob("*.ipynb"))),
+    ]
     if "story" in given:
         tell_story()
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for name in given:
-            if name != "story":
+            if name == "tasks":
+                show_tasks(browser)
+            elif name != "story":
                 run_notebook(Path(name), browser)
         browser.close()
 

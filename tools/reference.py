@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
 from pathlib import Path
+from pkgutil import resolve_name
 from textwrap import indent
 from types import ModuleType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -28,7 +29,8 @@ from identilens.cli.options import (
     RunOptions,
     TextOptions,
 )
-from identilens.reproduce.registry import REPRODUCTIONS, figure_named
+from identilens.reproduce.options import OPTIONS
+from identilens.reproduce.registry import REPRODUCTIONS
 from identilens.runs.settings import SIZE, hints_of
 from identilens.studies.registry import STUDIES, study_named
 from identilens.studies.tokens.settings import TokenSettings
@@ -158,7 +160,7 @@ def directive(place: str, level: int = 2, **options: bool) -> str:
 
     Fields of a class are described in its docstring. As members they would show the docstrings of their defaults.
     """
-    thing = found(place)
+    thing = resolve_name(place)
     chosen = [f"heading_level: {level}"] + [f"{name}: {on}".lower() for name, on in options.items()]
     if inspect.isclass(thing):
         shown = [
@@ -170,11 +172,6 @@ def directive(place: str, level: int = 2, **options: bool) -> str:
         if not shown:
             chosen[-1] += " false"
     return f"::: {place}\n    options:\n" + "".join(f"      {one}\n" for one in chosen)
-
-
-def found(place: str) -> Any:
-    module, _, name = place.rpartition(".")
-    return getattr(importlib.import_module(module), name)
 
 
 def is_documented(value: object) -> bool:
@@ -340,15 +337,14 @@ def reproductions_page(paper: str) -> str:
     ]
     for name, line in REPRODUCTIONS.items():
         if page_of(name) == paper:
-            parts += [f"## {name}", line, settings_table(figure_named(name).settings_type)]
+            parts += [f"## {name}", line, settings_table(OPTIONS[name])]
     return "\n\n".join(parts)
 
 
 def page_of(reproduction: str) -> str:
     """Return the page of a reproduction; those of Brunner et al. would be too long for one."""
     paper = reproduction.partition("-")[0]
-    settings = figure_named(reproduction).settings_type
-    if paper == "brunner2020" and issubclass(settings, TokenSettings):
+    if paper == "brunner2020" and issubclass(OPTIONS[reproduction], TokenSettings):
         return "brunner2020-tokens"
     return paper if paper in PAPERS else "others"
 

@@ -102,7 +102,7 @@ def alternatives(
         aim: But for head: what the row is to do: put least attention on the keys, or go farthest from what it is, or
             give the sparsest row, with attention on few keys.
         tolerance: For prediction and states: a share of the row's effect (1%), or a number with its unit
-            (0.001nats, 0.01change); 1% by default. For layer: a share of the sum, or a rounding; float32 by default.
+            (0.001nats, 0.01change); 1% by default. For layer: a share of the sum, or a rounding; bfloat16 by default.
         queries: Position (or several, 3,10-12) or token of the row; last by default. For head: the rows that change;
             all by default.
         keys: But for head: positions or tokens whose attention is to go elsewhere; those that hold 90 % of the row's

@@ -23,7 +23,9 @@ def marks(spec):
 
 
 def test_lines_draw_every_value_once_and_break_where_there_is_none():
-    spec = lines(FRAME, "layer", "rate.mean[0]", "probe", y_title="Rate", title="T").to_dict()
+    spec = lines(
+        FRAME, "layer", "rate.mean[0]", "probe", labels={"rate.mean[0]": "Rate"}, title="T"
+    ).to_dict()
     y = field("rate.mean[0]")
     assert [row[y] for row in rows(spec)] == [0.5, None, 1.0, None]
     assert marks(spec) == ["line", "point"]

@@ -17,7 +17,7 @@ import sys, time
 sys.path.insert(0, {str(HELPERS)!r})
 from helpers import toy
 from identilens.studies import registry
-registry.STUDIES["toy"] = registry.Entry("helpers.toy:ToyStudy", "Square some numbers.")
+registry.STUDIES["toy"] = registry.Entry("helpers.toy:ToyStudy", "Square.", "helpers.toy:ToySettings", takes=())
 run = toy.ToyStudy.run
 def slow(self, part):
     if part == 2 and "--resume" not in sys.argv:

@@ -20,6 +20,7 @@ from identilens.cli.options import ModelOptions, PrintOptions, RayOptions, RunOp
 from identilens.demo.examples import STORY
 from identilens.errors import CheckFailedError, InputError
 from identilens.models.proof import Check
+from identilens.reproduce.options import SharedSettings
 from identilens.studies.registry import STUDIES, Entry
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -61,10 +62,15 @@ def test_what_is_checked(monkeypatch, given, tokenizer, inputs):
 
 
 def test_comparisons_reports_and_figures(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    for name in ("x", "y"):
+        (tmp_path / name).mkdir()
     table = pl.DataFrame({"a": [1]})
     made = SimpleNamespace(table=table, show=lambda: print("shown"), to_html=lambda path: path)
     monkeypatch.setattr(show, "load_result", lambda folder: folder)
-    monkeypatch.setattr(show, "compare", lambda *runs: made if runs == ("x", "y") else None)
+    monkeypatch.setattr(
+        show, "compare", lambda *runs: made if runs == (Path("x"), Path("y")) else None
+    )
     assert identilens("compare", "x", "y", code=0).output == "shown"
     done = identilens("compare", "x", "y", "--json", "--out", tmp_path / "c.html", code=0)
     assert json.loads(done.output) == [{"a": 1}]
@@ -73,7 +79,7 @@ def test_comparisons_reports_and_figures(monkeypatch, tmp_path):
     monkeypatch.setattr(show, "write_report", lambda *given: asked.append(given) or Path("r.html"))
     assert identilens("export", "x", code=0).output == "report: r.html"
     identilens("export", "x", "--out", "o.html", code=0)
-    assert asked == [("x", None), ("x", Path("o.html"))]
+    assert asked == [(Path("x"), None), (Path("x"), Path("o.html"))]
     drawn = []
     saving = SimpleNamespace(
         save_figures=lambda *given: drawn.append(given) or [Path("a.svg")],
@@ -123,22 +129,19 @@ def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):
         "--host",
         "0.0.0.0",
     ]
-    written = identilens("explore", *words, "--dtype", "float32", "--runs", tmp_path, code=0)
+    written = identilens("explore", *words, "--dtype", "float32", code=0)
     assert written.output.startswith("explorer: http://here warning: all who have this address")
     ((lenses, texts, options),) = served
     assert lenses == {"a": "a", "b": "b"}
     assert texts == ["t", *(f"line {at}" for at in range(99))]
     assert options == {
         "opened": "port 7 of 0.0.0.0",
-        "runs": tmp_path,
         "load": {"dtype": "float32"},
     }
     assert {(one.device, one.dtype) for one in loaded} == {(None, "float32")}
-    assert "is a file; expected a folder" in failing("explore", "--model", "a", "--runs", file)
     identilens("explore", "--model", "a", "--device", "cpu", code=0)
     assert served[1][2] == {
         "opened": "port 8765 of 127.0.0.1",
-        "runs": None,
         "load": {"device": "cpu"},
     }
     opened = []
@@ -168,7 +171,7 @@ def run_toy(tmp_path, monkeypatch, capsys, **prints):
 
     monkeypatch.setattr(commands, "run_study", ran)
     monkeypatch.setattr(commands, "write_report", lambda out: Path("r.html"))
-    commands.study_command(Entry("helpers.toy:ToyStudy", "Square."))(
+    commands.study_command(Entry("helpers.toy:ToyStudy", "Square.", "helpers.toy:ToySettings", takes=()))(
         settings=ToySettings(seed=3), run=RunOptions(out="o", resume=True), prints=PrintOptions(**prints)
     )  # fmt: skip
     ((settings, out, progress, ray, choices),) = asked
@@ -197,12 +200,14 @@ def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
     def watched(unit, shown):
         yield f"{unit} {shown}"
 
-    figure = SimpleNamespace(
-        settings_type=ToySettings, shared=True, unit="runs", source="s", make=make
-    )
+    class Shared(ToySettings, SharedSettings):
+        """Settings of runs that a cluster shares."""
+
+    figure = SimpleNamespace(unit="runs", source="s", make=make)
     written = []
     monkeypatch.setattr(reproductions, "figure_named", lambda name: figure)
     monkeypatch.setattr(reproductions, "REPRODUCTIONS", {"one": "One."})
+    monkeypatch.setattr(reproductions, "OPTIONS", {"one": Shared})
     monkeypatch.setattr(reproductions, "watched", watched)
     monkeypatch.setattr(reproductions, "write_reproduction", lambda *given: written.append(given))
     command = reproductions.reproduction_command("one")
@@ -210,7 +215,7 @@ def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
     out = tmp_path / "out"
     command(run=RunOptions(out=str(out)), cluster=RayOptions(ray="auto"))
     ((settings, where, options),) = asked
-    assert (settings, where) == (ToySettings(), out)
+    assert (type(settings), where) == (Shared, out)
     assert options == {
         "progress": "runs True", "resume": False, "overwrite": False, "allow_version_change": False,
         "ray": "auto",
@@ -220,7 +225,7 @@ def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
     out.write_text("a file")
     with pytest.raises(InputError, match="is no folder"):
         command(run=RunOptions(out=str(out)))
-    figure.shared = False
+    monkeypatch.setattr(reproductions, "OPTIONS", {"one": ToySettings})
     alone = reproductions.one  # as the program finds it
     assert not hasattr(reproductions, "__path__")
     assert list(alone.__signature__.parameters) == ["settings", "run"]
@@ -232,7 +237,7 @@ def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
 def test_a_cluster_is_this_machine_or_an_address(monkeypatch):
     asked = []
     monkeypatch.setattr(commands, "load_inputs", lambda *given: [])
-    toy = Entry("helpers.toy:ToyStudy", "Square.")
+    toy = Entry("helpers.toy:ToyStudy", "Square.", "helpers.toy:ToySettings", takes=())
     monkeypatch.setitem(STUDIES, "lab reversal", toy)
     monkeypatch.setattr(commands, "write_report", Path)
 

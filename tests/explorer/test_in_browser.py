@@ -6,7 +6,6 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 import identilens as idl
 from helpers.serving import TOKEN, explorer
-from identilens.explorer.runs import Runs
 from identilens.explorer.work import broken_row, measured
 
 SCRIPT = "<script>alert(1)</script>"
@@ -54,13 +53,8 @@ def tuned(small, bundled):
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("runs")
-
-
-@pytest.fixture(scope="module")
-def address(small, tuned, lens, folder):
-    with explorer({str(small): lens, str(tuned): idl.load(tuned)}, [TEXT], Runs(folder)) as running:
+def address(small, tuned, lens):
+    with explorer({str(small): lens, str(tuned): idl.load(tuned)}, [TEXT]) as running:
         yield running
 
 
@@ -69,7 +63,8 @@ def opened_row(page):
     page.locator("#maps-0 [title='layer 1, head 2']").click()
     page.wait_for_selector("#maps-0 .viewer-title:text-is('Layer 1, head 2')")
     page.locator("#maps-0 .maps canvas").focus()
-    for key in ("ArrowDown", "ArrowDown", "Enter"):
+    # The row that the page has chosen is let go first.
+    for key in ("Escape", "ArrowDown", "ArrowDown", "Enter"):
         page.keyboard.press(key)
     page.wait_for_selector("#maps-0 .viewer-row[data-proven=true][data-ready=true]")
 
@@ -95,7 +90,8 @@ def test_a_click_proves_a_row_and_a_change_by_hand_is_put_back(page, lens):
     rows = page.eval_on_selector_all(
         "#maps-0 .row-keys tbody tr", "rows => rows.map((one) => ({...one.dataset}))"
     )
-    found = idl.certify(lens, [TEXT], layers=(1,), heads=(2,), queries=(1,), tolerance=0).table
+    found = idl.certify(lens, [TEXT], layers=(1,), heads=(2,), queries=(1,)).table
+    exact, found = found.filter(tolerance="0"), found.filter(tolerance="bfloat16")
     for row in rows:
         expected = found.row(int(row["key"]), named=True)
         assert [float(row[name]) for name in ("weight", "lo", "hi")] == pytest.approx(
@@ -108,7 +104,7 @@ def test_a_click_proves_a_row_and_a_change_by_hand_is_put_back(page, lens):
     top = slider.bounding_box()["y"]
     assert 0 <= top <= page.viewport_size["height"], "the slider appears where it can be seen"
     key = int(page.locator("#maps-0 .row-keys tbody tr").first.get_attribute("data-key"))
-    expected = found.row(key, named=True)
+    expected = exact.row(key, named=True)
     ends = slider.evaluate(
         "one => ['--from', '--to'].map((name) => parseFloat(one.parentElement.style.getPropertyValue(name)))"
     )
@@ -135,55 +131,6 @@ def test_a_click_proves_a_row_and_a_change_by_hand_is_put_back(page, lens):
     assert f"Put into the model: {without['answer']}." in page.inner_text(".found")
 
 
-HOSTILE = """<!DOCTYPE html><title>a report</title><body><script>
-const attempt = (act) => { try { return String(act()); } catch (error) { return `refused: ${error.name}`; } };
-window.loot = { address: document.URL, referrer: document.referrer, opener: String(window.opener), name: window.name,
-  session: attempt(() => sessionStorage.getItem("token")), local: attempt(() => localStorage.length),
-  cookies: attempt(() => document.cookie), answers: [] };
-const key = new URL(document.URL).searchParams.get("key");
-const headers = { "Content-Type": "application/json", "X-Identilens-Token": key };
-(async () => {
-  const start = ["/api/start", { method: "POST", headers, body: "{}" }];
-  for (const [path, options] of [["/", {}], start, ["/run/other" + location.search, {}]])
-    loot.answers.push(await fetch(path, options).then((answer) => answer.status, (error) => error.name));
-  document.body.append("done");
-})();
-</script>"""
-
-
-def test_a_hostile_report_learns_nothing(page, folder, monkeypatch):
-    (folder / "hostile").mkdir()
-    (folder / "hostile" / "provenance.json").write_text("{}")
-    # Reports are made here, from tables; the sandbox is for faults in that.
-    monkeypatch.setattr(Runs, "report", lambda *_: HOSTILE)
-    page.reload()
-    page.wait_for_selector("#runs option:text-is('hostile')", state="attached")
-    with page.expect_popup() as waiting:
-        page.locator("#runs").select_option(label="hostile")
-    around = waiting.value
-    around.wait_for_selector("iframe")
-    report = around.frames[1]
-    report.wait_for_selector("body:has-text('done')")
-    loot = report.evaluate("loot")
-    assert TOKEN not in str(loot)
-    assert loot["address"].split("?")[0].endswith("/run/hostile/report")
-    assert (loot["referrer"], loot["opener"], loot["name"]) == ("", "null", "")
-    assert [loot[name] for name in ("session", "local", "cookies")] == [
-        "refused: SecurityError"
-    ] * 3
-    assert loot["answers"] == ["TypeError"] * 3
-    # A report can go nowhere, and takes nothing there: neither in its frame nor around it.
-    asked = []
-    around.on("request", lambda request: asked.append(request.url))
-    report.evaluate("try { top.location.href = 'http://127.0.0.1:9/?top' } catch (error) {}")
-    report.evaluate("window.open('http://127.0.0.1:9/?popup')")
-    report.evaluate("setTimeout(() => { location.href = 'http://127.0.0.1:9/?frame' })")
-    around.wait_for_timeout(500)
-    assert "/run/hostile?key=" in around.url
-    assert [url for url in asked if ":9/" in url] == []
-    around.close()
-
-
 def test_a_page_without_the_token_shows_nothing(browser, address):
     opened = browser.new_page()
     opened.goto(f"{address}/")
@@ -198,6 +145,7 @@ def test_work_can_be_cancelled_and_pages_go_their_own_ways(page, browser, addres
     other.goto(f"{address}/#token={TOKEN}")
     other.get_by_label("Text", exact=True).fill("Another page.")
     other.wait_for_selector("#maps-0[data-all] .tokens span:text-is('another')")
+    page.get_by_text("What does each token take from the others?").click()
     page.get_by_role("button", name="Exact").click()
     page.get_by_role("button", name="Cancel").click()
     assert page.get_by_role("button", name="Cancel").is_hidden()

@@ -8,9 +8,8 @@ import torch
 from starlette.testclient import TestClient
 
 from identilens.errors import InputError
-from identilens.explorer import app, runs, server
+from identilens.explorer import app, server
 from identilens.explorer.app import _job, realised
-from identilens.explorer.runs import Runs
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
@@ -28,7 +27,7 @@ HEAD = ("head", 1, 2, "decoder")
         ("row", {"query": 3, "outcome": "head", "tolerance": 0}, "proven_row", "row", (AT, HEAD, 3, "head", "0")),
         ("same", {"query": 3, "aim": "least", "tolerance": "1%", "heads": "layer"}, "same_answer", "same",
          (AT, HEAD, 3, "least", "1%", "layer")),
-        ("alternative", {"which": "far"}, "alternative", "alternative", (AT, HEAD, "far", "c")),
+        ("alternative", {}, "alternative", "alternative", (AT, HEAD, "c")),
         ("parameters", {}, "realised", "alternative", (AT, HEAD)),
         ("without", {}, "without_head", "broken", (AT, HEAD)),
         ("strongest", {}, "strongest", "strongest", (AT,)),
@@ -38,19 +37,14 @@ HEAD = ("head", 1, 2, "decoder")
 )  # fmt: skip
 def test_a_request_reaches_its_function(monkeypatch, what, more, function, told, given):
     monkeypatch.setattr(app, function, lambda *received: received)
-    model, job = _job(DESK, None, what, PLACE | more)
+    model, job = _job(DESK, what, PLACE | more)
     assert model == "m name"
     assert job("c", "t") == {told: given}
 
 
 def test_what_cannot_be_asked_for():
     with pytest.raises(InputError, match="nothing"):
-        _job(DESK, None, "all", PLACE | {"query": 3})
-    with pytest.raises(InputError, match="folder"):
-        _job(DESK, None, "save", PLACE | {"name": "n"})
-    folder = SimpleNamespace(save=lambda *given: given)
-    model, job = _job(DESK, folder, "save", PLACE | {"name": 7})
-    assert (model, job("c", "t")) == ("m name", {"runs": ("lens", "a text", "7", "c", "t")})
+        _job(DESK, "all", PLACE | {"query": 3})
 
 
 def head_of(queries=4, keys=6, rank=5, group=1, d_k=3, d_v=4, visible=None):
@@ -69,29 +63,6 @@ def test_where_no_other_parameters_are_near(monkeypatch):
     monkeypatch.setattr(app, "made", lambda *given: (none, none, None))
     found = realised(SimpleNamespace(lens="lens", item="item"), head_of())
     assert found == {"none": "none lies near."}
-
-
-def test_a_run_is_an_audit_of_one_text_with_all_maps(monkeypatch, tmp_path):
-    asked = []
-    monkeypatch.setattr(runs, "audit", lambda *given, **options: asked.append((given, options)))
-    monkeypatch.setattr(runs, "most_tokens", lambda lens: 77)
-    monkeypatch.setattr(runs, "given_up", lambda check, tell: (check, tell))
-    here = Runs(tmp_path)
-    assert here.save("lens", "a text", "n" * 64, "c", "t") == {}
-    assert asked == [
-        (("lens", ["a text"]),
-         {"out": tmp_path / ("n" * 64), "progress": ("c", "t"), "matrices": True, "certain_rows": 4,
-          "max_length": 77}),
-    ]  # fmt: skip
-    for name in ("n" * 65, "-n", "a.b", ""):
-        with pytest.raises(InputError, match="letters"):
-            here.save("lens", "a text", name, "c", "t")
-    (tmp_path / "taken").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(InputError, match="taken"):
-        here.save("lens", "a text", "taken", "c", "t")
-    assert len(asked) == 1
-    with pytest.raises(InputError, match="there is no such run"):
-        here.report("taken")
 
 
 @pytest.mark.parametrize("port", [-1, 2**16])

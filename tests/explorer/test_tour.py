@@ -43,10 +43,10 @@ def test_everything_is_reached_by_keys(page):
         if reached[-1] == "Layer 2, head 7":
             page.keyboard.press("ArrowDown")
             page.wait_for_selector("#maps-0 .viewer-title:text-is('Layer 3, head 7')")
-    assert {"Model", "Text", "Layer 2, head 7", "Raw"} <= set(reached)
-    assert "Farthest" not in reached, "no other weights give this output"
+    assert {"Model", "Text", "Layer 2, head 7", "What else can the map show?"} <= set(reached)
+    assert not {"Raw", "Farthest"} & set(reached), "controls stand behind questions"
     assert reached[-1].startswith("Raw, layer 3, head 7: ")
-    for key in ("ArrowDown", "Enter"):
+    for key in ("Escape", "ArrowDown", "Enter"):
         page.keyboard.press(key)
     page.wait_for_selector("#maps-0 .viewer-row[data-proven=true]")
     for _ in range(7):

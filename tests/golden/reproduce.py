@@ -9,8 +9,8 @@ import identilens as idl
 from golden.stored import AFTER_TRAINING, Case, single
 from helpers.dycks import MEASURING
 from identilens.reproduce import wen2023
+from identilens.reproduce.options import WenSettings
 from identilens.reproduce.registry import figure_named
-from identilens.reproduce.wen2023 import WenSettings
 
 
 def wen(name, *shared):

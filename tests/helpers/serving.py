@@ -12,12 +12,12 @@ TOKEN = "start-token"
 
 
 @contextmanager
-def explorer(lenses, texts=(), runs=None):
+def explorer(lenses, texts=()):
     """Yield the address of a running explorer, without its token."""
     opened = opened_port(0)
     port = opened.getsockname()[1]
     desk = Desk(lenses)
-    server = made_server(explorer_app(desk, TOKEN, [f"127.0.0.1:{port}"], texts, runs))
+    server = made_server(explorer_app(desk, TOKEN, [f"127.0.0.1:{port}"], texts))
     thread = threading.Thread(target=server.run, args=([opened],), daemon=True)
     thread.start()
     while not server.started:

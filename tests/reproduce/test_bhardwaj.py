@@ -8,10 +8,12 @@ from helpers.heads import seeded
 from identilens.errors import InputError
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
 from identilens.lab.encoder.modeling import IdentifiableEncoderModel
-from identilens.lab.encoder.sweep.study import D_K, published_accuracies, published_accuracy
+from identilens.lab.encoder.settings import D_K
+from identilens.lab.encoder.sweep.study import published_accuracies, published_accuracy
 from identilens.lab.encoder.tasks import TASKS
 from identilens.lab.encoder.training import build_tokenizer
-from identilens.reproduce.bhardwaj2021 import Figure5Settings, figure5
+from identilens.reproduce.bhardwaj2021 import figure5
+from identilens.reproduce.options import Figure5Settings
 
 WORDS = [f"word{number}" for number in range(300)]
 

@@ -5,6 +5,7 @@ import lzma
 
 import pytest
 
+from identilens.reproduce.options import OPTIONS
 from identilens.reproduce.record import write_reproduction
 from identilens.reproduce.registry import figure_named
 
@@ -67,7 +68,7 @@ def data(tmp_path_factory):
 )  # fmt: skip
 def test_published_numbers_beside_measured_ones(name, options, chart, quantity, data, tmp_path):
     figure = figure_named(f"brunner2020-{name}")
-    settings = figure.settings_type.of(None, {"data": data, **options})
+    settings = OPTIONS[f"brunner2020-{name}"].of(None, {"data": data, **options})
     found = figure.make(settings, tmp_path, resume=False, overwrite=False, progress=None)
     write_reproduction("name", figure.source, found, tmp_path, ("svg",))
     assert chart in found.charts
@@ -80,7 +81,7 @@ def test_published_numbers_beside_measured_ones(name, options, chart, quantity, 
 def test_maps_of_figure_6_add_up(data, tmp_path):
     figure = figure_named("brunner2020-figure6")
     found = figure.make(
-        figure.settings_type(data=data, layer=1),
+        OPTIONS["brunner2020-figure6"](data=data, layer=1),
         tmp_path,
         resume=False,
         overwrite=False,

@@ -10,7 +10,8 @@ import pytest
 from identilens.errors import InputError, OutputFolderError
 from identilens.models.loading import load
 from identilens.reproduce import inputs
-from identilens.reproduce.inputs import FineTuning, tuned_model, tuning_record
+from identilens.reproduce.inputs import tuned_model, tuning_record
+from identilens.reproduce.options import FineTuning
 
 HOW = FineTuning(epochs=1, rows=4)
 cached = cache(load)

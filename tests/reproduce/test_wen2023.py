@@ -6,10 +6,12 @@ import polars as pl
 import pytest
 
 from helpers.dycks import MEASURING
+from identilens.lab.dyck.configuration import DyckConfig
 from identilens.reproduce import wen2023
+from identilens.reproduce.options import WenSettings
 from identilens.reproduce.record import write_reproduction
 from identilens.reproduce.registry import REPRODUCTIONS, figure_named
-from identilens.reproduce.wen2023 import SETTINGS, WenSettings
+from identilens.reproduce.wen2023_settings import SETTINGS
 
 
 def make(name, settings, out, **run):
@@ -32,7 +34,7 @@ def small(monkeypatch):
 def test_the_settings_are_the_papers(name):
     assert f"wen2023-{name}" in REPRODUCTIONS
     for setting in SETTINGS[name]:
-        config = setting.make()
+        config = DyckConfig(**setting.config)
         assert config.hidden_size in (48, 50)
         assert (setting.training.attention == "uniform") == (name == "footnote4")
         assert setting.training.length == 28
@@ -46,7 +48,7 @@ def test_the_settings_are_the_papers(name):
 def test_the_cells_of_table_1():
     found = [
         (config.bracket_types, config.max_depth, config.num_hidden_layers)
-        for config in (setting.make() for setting in SETTINGS["table1"])
+        for config in (DyckConfig(**setting.config) for setting in SETTINGS["table1"])
     ]
     assert sorted(found) == [(k, D, layers) for k in (2, 3) for D in (4, 8) for layers in (2, 3)]
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from identilens.reproduce.wen2023_corollary2 import Corollary2Settings, corollary2, nearest
+from identilens.reproduce.options import Corollary2Settings
+from identilens.reproduce.wen2023_corollary2 import corollary2, nearest
 
 SMALL = Corollary2Settings(
     lengths=(4, 6), strengths=(1e-2, 1e-4), hidden=12, seeds=2, iterations=60

@@ -12,8 +12,6 @@ from identilens.runs.tables import (
     markdown_table,
     percent,
     print_table,
-    some_of,
-    span,
 )
 
 
@@ -55,7 +53,6 @@ def test_proven_ends_are_never_rounded_inward(form):
 def test_ends_as_a_sum_in_double_precision_gives_them_are_not_moved():
     assert [rounded_end(0.1 + 0.2, ".1f", -1), rounded_end(0.1 + 0.2, ".1f", 1)] == ["0.3", "0.3"]
     assert [rounded_end(0.7 - 0.4, "z.3g", -1), rounded_end(-0.0, "z.3g", 1)] == ["0.3", "0"]
-    assert [span(0.33331, 0.33339, ".3f"), span(1 / 3, 1 / 3, ".3f")] == ["0.333 to 0.334", "0.333"]
 
 
 def test_tables_round_proven_ends_outward(capsys):
@@ -87,20 +84,6 @@ def test_columns_without_values_and_rows_beyond_a_screen_are_left_out(capsys):
     assert "not a number" not in out
     assert len([line for line in out.splitlines() if line.startswith(" row ")]) == 12
     assert "In all: 50 rows and 2 columns." in out
-
-
-def test_how_many_of_several_things():
-    counts = [(2, 3), (3, 3), (0, 3), (1, 1), (0, 1), (0, 0)]
-    assert [some_of(*one, "row") for one in counts] == [
-        "2 of 3 rows", "all 3 rows", "none of 3 rows", "the one row", "no row", "none of 0 rows",
-    ]  # fmt: skip
-
-
-def test_both_ends_of_a_range_or_one_where_it_is_a_point():
-    assert [span(0.991, high, ".2f") for high in (0.991, 0.994, 1.0)] == [
-        "0.99",
-        *["0.99 to 1.00"] * 2,
-    ]
 
 
 def test_a_markdown_table_has_numbers_to_the_right_and_names_without_markup():

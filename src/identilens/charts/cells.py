@@ -12,6 +12,7 @@ from torch import Tensor
 from identilens.charts.encoding import Look, Number, base_chart, field, inline, layered
 from identilens.charts.figures import ConcatChart
 from identilens.charts.labels import shortened, visible_text
+from identilens.charts.palette import LIGHT
 
 _MOST_NUMBERS = 24
 _LABEL = 14
@@ -38,14 +39,13 @@ def heat(
     rows, columns = frame[y].n_unique(), frame[x].n_unique()
     look = Look(height=max(90, 22 * rows)) | look
     look["also"] = (value, *look.get("also", ()))
-    title = look.get("labels", {}).get(value, value)
     base = base_chart(frame, x, y, grouped="xy", **look)
     scale = _colors(frame[value], diverging, domain)
     cells = base.mark_rect().encode(
         color=alt.Color(
             field(value),
             type="quantitative",
-            title=look.get("color_title", title),
+            title=look.get("labels", {}).get(value, value),
             scale=scale,
         )
     )
@@ -54,7 +54,7 @@ def heat(
         # Dark or light ink by how light the cell is drawn, hidden where the cell has no room for it.
         light = f"luminance(scale('color', datum['{field(value)}'])) > 0.35"
         ink = alt.condition(light, alt.value("#14181c"), alt.value("#ffffff"))
-        room = columns * (42 if numbers == ".2g" else 26 if any(frame[value] < 0) else 20)
+        room = columns * (42 if numbers == ".2g" else 26)
         text = base.transform_filter(f"isValid(datum['{field(value)}'])")
         text = text.mark_text(fontSize=9, opacity=alt.expr(f"width < {room} ? 0 : 1"))
         layers.append(
@@ -67,17 +67,18 @@ def token_map(
     layers: Mapping[str, Tensor] | Tensor,
     queries: Sequence[str],
     keys: Sequence[str],
-    title: str,
+    title: Any,
     *,
     columns: int = 3,
     side: int = 200,
     domain: tuple[Number, Number] | None = None,
     value_title: str = "Attention",
+    marked: Tensor | None = None,
 ) -> alt.ConcatChart:
     """Return maps by query and key token for print, side by side on one scale of colours; NaN leaves its cell empty.
 
     The maps come by title, or one without; ``columns`` of them stand in a row, the longer side of each ``side`` pixels.
-    Colours end at ``domain``, or where the values do.
+    Colours end at ``domain``, or where the values do. Cells that ``marked`` does not leave empty have a frame.
     """
     maps = layers if isinstance(layers, Mapping) else {"": layers}
     most = max(len(queries), len(keys))
@@ -108,6 +109,10 @@ def token_map(
         .encode(color=color, **axes)
         for name, one in maps.items()
     ]
+    if marked is not None:
+        frames = alt.Chart(inline(_cells(marked))).encode(**axes)
+        frames = frames.mark_rect(filled=False, stroke=LIGHT.series[1], strokeWidth=0.9)
+        drawn = [layered([one, frames]) for one in drawn]
     # As values, since Vega takes some words in an expression ("if") for its own even between quotes.
     labels = [
         alt.param(name=name, value=[shortened(visible_text(one), _LABEL) for one in names])

@@ -30,10 +30,7 @@ class Look(TypedDict, total=False):
     Attributes:
         title: Heading of the chart.
         description: What the chart shows, for people who do not see it; the title where not given.
-        labels: What columns are called; their names where not given.
-        x_title: Title of the x axis; the column's label where not given.
-        y_title: Title of the y axis.
-        color_title: Title of the legend.
+        labels: What columns are called on axes, legends and tooltips; their names where not given.
         log_x: A logarithmic x axis; values of zero or less are left out.
         log_y: A logarithmic y axis.
         root_x: An x axis by square root, for values from 0 up of which a few are much larger than the others.
@@ -48,9 +45,6 @@ class Look(TypedDict, total=False):
     title: str
     description: str
     labels: Mapping[str, str]
-    x_title: str
-    y_title: str
-    color_title: str
     log_x: bool
     log_y: bool
     root_x: bool
@@ -81,20 +75,13 @@ def base_chart(
         frame, look = frame.gather_every(step), Look(**look) | {"title": title.strip()}
     names = [x, y, *([color] if color else []), *look.get("also", ())]
     labels = look.get("labels", {})
-    look = Look(x_title=labels.get(x, x), y_title=labels.get(y, y)) | look
-    titles = {
-        **labels,
-        x: look.get("x_title"),
-        y: look.get("y_title"),
-        color: look.get("color_title", labels.get(str(color), color)),
-    }
     axes = {
         "x": _axis(alt.X, frame, x, look, "x", grouped),
         "y": _axis(alt.Y, frame, y, look, "y", grouped),
-        "tooltip": [_tip(frame, name, titles.get(name) or name) for name in dict.fromkeys(names)],
+        "tooltip": [_tip(frame, name, labels.get(name) or name) for name in dict.fromkeys(names)],
     }
     if color:
-        axes["color"] = color_of(frame, color).title(titles[color])
+        axes["color"] = color_of(frame, color).title(labels.get(color, color))
     title, height = look.get("title", alt.Undefined), look.get("height", alt.Undefined)
     about: Any = look.get("description", title)
     data = _values(frame, look, x, y)
@@ -161,7 +148,7 @@ def _axis(
     channel: Any, frame: pl.DataFrame, column: str, look: Look, axis: str, grouped: str
 ) -> Any:
     # Long titles stand in lines, so that a phone has room for them.
-    words = look.get(f"{axis}_title", column) or None
+    words = look.get("labels", {}).get(column, column) or None
     title = wrap(words, _LINE) if words and axis == "x" and len(words) > _LINE else words
     if axis in grouped or not frame.schema[column].is_numeric():
         turned = alt.Undefined if axis == "y" or frame.schema[column] == pl.String else 0

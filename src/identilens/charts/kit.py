@@ -121,7 +121,7 @@ def intervals(
     **look: Unpack[Look],
 ) -> alt.LayerChart:
     """Return a lying bar from ``low`` to ``high`` for each label, in the frame's order, with a point at ``value``."""
-    look = Look(height=_room(frame, label), y_title="", also=(low, high)) | look
+    look = Look(height=_room(frame, label), also=(low, high)) | _unnamed(look, label)
     base = base_chart(frame, value, label, color, grouped="y", **look)
     span = base.mark_bar(opacity=0.4, size=12).encode(
         x=on_field(base.encoding.x, low), x2=field(high)
@@ -145,7 +145,7 @@ def strip(
     frame: pl.DataFrame, value: str, group: str, color: str | None = None, **look: Unpack[Look]
 ) -> alt.Chart:
     """Return a point for every row, groups below each other, points of a group spread so that all can be seen."""
-    look = Look(height=46 * frame[group].n_unique() + 10, y_title="") | look
+    look = Look(height=46 * frame[group].n_unique() + 10) | _unnamed(look, group)
     spread = frame.with_columns(_spread=(pl.int_range(pl.len()) * _GOLDEN) % 1)
     base = base_chart(spread, value, group, color, grouped="y", **look)
     offset = alt.YOffset("_spread", type="quantitative", scale=alt.Scale(domain=[-0.4, 1.4]))
@@ -214,6 +214,11 @@ def _points(
     if color is None or frame.schema[color].is_numeric():
         return drawn
     return drawn.encode(shape=named(alt.Shape, frame, color).title(base.encoding.color["title"]))
+
+
+def _unnamed(look: Look, column: str) -> Look:
+    """Return words in which the names on an axis need no title."""
+    return look | {"labels": {**look.get("labels", {}), column: ""}}
 
 
 def _room(frame: pl.DataFrame, group: str, color: str | None = None) -> int:

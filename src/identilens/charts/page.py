@@ -183,21 +183,22 @@ _LABELS = {
 def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what made a result as pairs of label and value, from its provenance; whatever was not set is left out."""
     command, libraries = record.get("command") or None, record.get("libraries", {})
-    facts = [
-        *((_label(name), value) for name, value in record.get("model", {}).items()),
-        ("Number of texts", str(record.get("texts", {}).get("count"))),
-        *((_label(name), value) for name, value in record.get("settings", {}).items()),
-        ("Seed", record.get("seed")),
-        ("Libraries", ", ".join(f"{name} {number}" for name, number in libraries.items())),
-        (
-            "Python",
-            f"{record.get('python', '')} on {record.get('platform', 'an unknown platform')}",
-        ),
-        ("Processor", record.get("processor")),
-        ("Command", shlex.join(command) if isinstance(command, list) else command),
-        ("Fingerprint of the run", str(record.get("fingerprint"))),
+    facts = {
+        **record.get("model", {}),
+        "number_of_texts": str(record.get("texts", {}).get("count")),
+        **record.get("settings", {}),
+        "seed": record.get("seed"),
+        "libraries": ", ".join(f"{name} {number}" for name, number in libraries.items()),
+        "python": f"{record.get('python', '')} on {record.get('platform', 'an unknown platform')}",
+        "processor": record.get("processor"),
+        "command": shlex.join(command) if isinstance(command, list) else command,
+        "fingerprint_of_the_run": str(record.get("fingerprint")),
+    }
+    return [
+        (_label(name), _value(value))
+        for name, value in facts.items()
+        if value not in (None, (), [])
     ]
-    return [(label, _value(value)) for label, value in facts if value not in (None, (), [])]
 
 
 def citation(record: Mapping[str, Any]) -> str:

@@ -34,20 +34,19 @@ def __getattr__(name: str) -> Callable[..., None]:
 
 def study_command(entry: Entry) -> Callable[..., None]:
     """Return the function whose parameters are the options of a study: of its inputs, its settings and the run."""
-    kind = resolve_name(entry.settings or entry.place)
-    takes = getattr(kind, "takes", entry.takes)
-    groups = [(name, *INPUTS[name]) for name in takes]
+    groups = [(name, *INPUTS[name]) for name in entry.takes]
 
     def command(**given: Any) -> None:
-        quiet_transformers()
         # cyclopts leaves out a group when none of its options was typed.
         given = {name: default() for name, _, default in groups if name not in given} | given
         if "chats" in given:
             given["chats"] = given["chats"].kept()
         run, prints = given["run"], given["prints"]
+        run.require_folder()
         settings = given["settings"]
-        inputs = load_inputs(given, takes, {}, getattr(settings, "max_length", None))
-        options = [given[name] for name in takes]
+        inputs = load_inputs(given, entry.takes, {}, getattr(settings, "max_length", None))
+        quiet_transformers()
+        options = [given[name] for name in entry.takes]
         bound = bound_study(resolve_name(entry.place), inputs, settings, options)
         shown = not (prints.json or prints.quiet)
         result = run_study(
@@ -63,7 +62,7 @@ def study_command(entry: Entry) -> Callable[..., None]:
     groups = [
         *groups,
         ("run", "Run", RunOptions),
-        ("settings", "Settings", getattr(kind, "settings_type", kind)),
+        ("settings", "Settings", resolve_name(entry.settings)),
         ("prints", "What is printed", PrintOptions),
         ("cluster", "Cluster", RayOptions),
     ]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from cyclopts.types import Port
 
 from identilens.cli.later import called
 from identilens.cli.options import ModelOptions
@@ -28,8 +29,7 @@ def explore(
     device: str | None = None,
     dtype: Literal["auto", "float32", "float16", "bfloat16", "float64"] = "auto",
     host: str = _LOCAL,
-    port: int = 8765,
-    runs: Path | None = None,
+    port: Port = 8765,
     browser: bool = True,
 ) -> None:
     """Open a local web page on models: look at maps, prove ranges, exchange weights, take out what matters.
@@ -46,15 +46,12 @@ def explore(
         host: Address of this machine under which the page opens; 0.0.0.0 for all of them, so that others of the network
             can open it, for a classroom.
         port: Port of the page; 0 for any that is free.
-        runs: Folder of run folders. The page can open them and save new ones there.
         browser: Open the page in the browser of this machine, where the command runs in a terminal.
     """
     if find_spec("starlette") is None or find_spec("uvicorn") is None:
         raise InputError(
             "the explorer needs two more packages. Install them with: pip install 'identilens[explorer]'"
         )
-    if runs is not None and runs.exists() and not runs.is_dir():
-        raise InputError(f"--runs {runs} is a file; expected a folder.")
     server = import_module("identilens.explorer.server")
     opened = server.opened_port(port, host)
     texts = [*text, *(str(one) for one in (read_texts(file) if file else ()))][:_MOST_TEXTS]
@@ -75,7 +72,6 @@ def explore(
         lenses,
         texts or brought[: None if len(lenses) == 1 else 1],
         opened=opened,
-        runs=runs,
         load=load,
         announce=announce,
     )

@@ -133,7 +133,7 @@ class TextOptions(Settings):
             read = [*map(read_image, self.image), *map(read_audio, self.audio)]
             return read[: self.limit]
         source: Any = self.text or self.file
-        with console.status("reading texts") as status:
+        with console.status("reading texts"):
             if self.dataset is not None:
                 source = hub_dataset(self.dataset, self.split, self.subset)
             return read_texts(
@@ -144,7 +144,6 @@ class TextOptions(Settings):
                 limit=self.limit,
                 max_length=max_length,
                 max_text_bytes=self.max_text_bytes,
-                progress=lambda count: status.update(f"reading texts: {count:,}"),
             )
 
 
@@ -226,6 +225,11 @@ class RunOptions(Settings):
     resume: Switch = False
     overwrite: Switch = False
     allow_version_change: Switch = False
+
+    def require_folder(self) -> None:
+        """Refuse to resume or overwrite without a folder, before anything is read."""
+        if self.out is None and (self.resume or self.overwrite):
+            raise InputError("there is nothing to resume or overwrite: name the folder with --out.")
 
     @property
     def choices(self) -> dict[str, bool]:

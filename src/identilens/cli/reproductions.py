@@ -4,13 +4,16 @@ from collections.abc import Callable
 from typing import Any
 
 from identilens.cli.commands import with_options
+from identilens.cli.later import called
 from identilens.cli.options import RayOptions, RunOptions, quiet_transformers
 from identilens.errors import InputError
-from identilens.reproduce.record import write_reproduction
+from identilens.reproduce.options import OPTIONS, SharedSettings
 from identilens.reproduce.registry import REPRODUCTIONS, figure_named
-from identilens.runs.files import as_path
 from identilens.runs.progress import watched
 from identilens.runs.terminal import say
+
+as_path = called("identilens.runs.files:as_path")
+write_reproduction = called("identilens.reproduce.record:write_reproduction")
 
 
 def __getattr__(name: str) -> Callable[..., None]:
@@ -22,7 +25,8 @@ def __getattr__(name: str) -> Callable[..., None]:
 
 def reproduction_command(name: str) -> Callable[..., None]:
     """Return the function whose parameters are the options of a reproduction: of its settings and of the run."""
-    figure = figure_named(name)
+    kind = OPTIONS[name]
+    shared = issubclass(kind, SharedSettings)
 
     def command(**given: Any) -> None:
         quiet_transformers()
@@ -30,15 +34,16 @@ def reproduction_command(name: str) -> Callable[..., None]:
         out = as_path(run.out or name)
         if out.exists() and not out.is_dir():
             raise InputError(f"{out} is no folder: choose one with --out.")
-        cluster = {"ray": given.get("cluster", RayOptions()).chosen} if figure.shared else {}
-        settings = given.get("settings") or figure.settings_type()
+        cluster = {"ray": given.get("cluster", RayOptions()).chosen} if shared else {}
+        settings = given.get("settings") or kind()
+        figure = figure_named(name)
         with watched(figure.unit, True) as update:
             result = figure.make(settings, out, progress=update, **run.choices, **cluster)
         write_reproduction(name, figure.source, result, out)
         say(result.findings)
         say(f"results: {out}")
 
-    groups = [("settings", "Settings", figure.settings_type), ("run", "Run", RunOptions)]
-    if figure.shared:
+    groups = [("settings", "Settings", kind), ("run", "Run", RunOptions)]
+    if shared:
         groups.append(("cluster", "Cluster", RayOptions))
     return with_options(command, REPRODUCTIONS[name], groups)

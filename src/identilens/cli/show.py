@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Parameter
+from cyclopts.types import ExistingPath
 
 from identilens.cli.later import called
 from identilens.errors import CheckFailedError
@@ -24,7 +25,7 @@ _Out = Annotated[Path | None, Parameter(alias="-o")]
 
 
 def export(
-    folder: str,
+    folder: ExistingPath,
     /,
     *,
     to: Form = "html",
@@ -44,27 +45,27 @@ def export(
     if to == "html":
         say(f"report: {write_report(folder, out)}")
         return
-    result, place = load_result(folder), Path(folder)
+    result = load_result(folder)
     if to == "citation":
         print(result.cite())
         return
     if to == "figures":
         chosen = tuple(name.strip() for name in formats.split(","))
-        written = result.save_figures(out or place / "figures", chosen)
+        written = result.save_figures(out or folder / "figures", chosen)
     elif to == "csv":
-        written = result.to_csv(out or place / "tables")
+        written = result.to_csv(out or folder / "tables")
     else:
-        written = [out or place / "result.json"]
+        written = [out or folder / "result.json"]
         write_text(written[0], result.to_json())
     for path in written:
         say(path)
 
 
 def compare_runs(
-    run_a: str,
-    run_b: str,
+    run_a: ExistingPath,
+    run_b: ExistingPath,
     /,
-    *more: str,
+    *more: ExistingPath,
     out: _Out = None,
     json: Switch = False,
 ) -> None:
@@ -91,7 +92,7 @@ def compare_runs(
 
 
 def verify_folder(
-    folder: str,
+    folder: ExistingPath,
     /,
     *,
     model: str | None = None,
@@ -129,7 +130,7 @@ def verify_folder(
     say(f"{folder}: equal up to rounding, a billionth of each column's largest number.")
 
 
-def check(file: str, /, *files: str) -> None:
+def check(file: ExistingPath, /, *files: ExistingPath) -> None:
     """Compute the ends in certificates again, from their numbers alone, and say whether they hold.
 
     The exit code is 1 if one does not. What a file says of itself, its model and its row, is printed and not checked.

@@ -14,10 +14,8 @@ from typing import Any
 
 import torch
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import (
-    HTMLResponse,
     JSONResponse,
     PlainTextResponse,
     Response,
@@ -28,9 +26,8 @@ from starlette.routing import Route
 from identilens.charts.figures import environment, own_file
 from identilens.charts.palette import DARK, LIGHT
 from identilens.charts.viewer import looks_script, viewer_script
-from identilens.errors import IdentilensError, InputError
+from identilens.errors import InputError
 from identilens.explorer.desk import Desk
-from identilens.explorer.runs import Runs
 from identilens.explorer.work import (
     Measured,
     alternative,
@@ -65,20 +62,6 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
-_ALONE = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'; "
-    "sandbox allow-scripts allow-downloads"
-}
-"""Of a report, whose scripts stand in it: it is shut in, and can ask for nothing."""
-
-_FRAME = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; frame-src 'self'; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'"
-}
-"""Of the page around a report: in a frame, a report cannot go to another address, and takes nothing there."""
-
-_NO_RUNS = "this explorer was started without a folder for runs; start it with --runs FOLDER."
 _FOREIGN = "this host or origin is not the explorer's own."
 
 _STATIC = Path(__file__).parent / "static"
@@ -89,20 +72,17 @@ def explorer_app(
     token: str,
     hosts: Sequence[str],
     texts: Sequence[str] = (),
-    runs: Runs | None = None,
     load: Mapping[str, str] | None = None,
 ) -> Starlette:
     """Return the application: ``token`` opens it, ``hosts`` (with their port) are the names that it answers to, or all.
 
     Models go by what `identilens.load` takes; ``load`` are the options that they were loaded with.
     """
-    site = _Site(desk, Guard(token, hosts), {"texts": list(texts), "load": load or {}}, runs)
+    site = _Site(desk, Guard(token, hosts), {"texts": list(texts), "load": load or {}})
     return Starlette(
         routes=[
             Route("/", site.file),
             Route("/{name:str}", site.file),
-            Route("/run/{name:str}", site.frame),
-            Route("/run/{name:str}/report", site.report),
             Route("/api/{what:str}", site.ask, methods=["POST"]),
         ]
     )
@@ -111,10 +91,8 @@ def explorer_app(
 class _Site:
     """Answers requests."""
 
-    def __init__(
-        self, desk: Desk, guard: "Guard", start: Mapping[str, Any], runs: Runs | None
-    ) -> None:
-        self.desk, self.guard, self.runs = desk, guard, runs
+    def __init__(self, desk: Desk, guard: "Guard", start: Mapping[str, Any]) -> None:
+        self.desk, self.guard = desk, guard
         self.start = {"models": list(desk.lenses), **start}
 
     async def file(self, request: Request) -> Response:
@@ -125,40 +103,6 @@ class _Site:
             return _refusal(404, "there is no such file.")
         kind, content = _FILES[name]
         return Response(content(), media_type=kind, headers=HEADERS)
-
-    async def frame(self, request: Request) -> Response:
-        if refused := self._refused(request):
-            return refused
-        name, key = request.path_params["name"], request.query_params["key"]
-        page = _static("report.html").replace("ADDRESS", f"{name}/report?key={key}")
-        return HTMLResponse(page, headers={**HEADERS, **_FRAME})
-
-    def _refused(self, request: Request) -> Response | None:
-        """Return the answer to who may not open the report of a run; None for who may."""
-        if self.guard.foreign(request):
-            return _refusal(403, _FOREIGN)
-        if self.runs is None:
-            return _refusal(404, _NO_RUNS)
-        if not self.runs.opens(request.path_params["name"], request.query_params.get("key", "")):
-            return _refusal(
-                403, "open the run from the explorer; the key of this address is missing or wrong."
-            )
-        return None
-
-    async def report(self, request: Request) -> Response:
-        if refused := self._refused(request):
-            return refused
-        # Browsers say what a page is asked for; outside of the frame, a report could go to other addresses.
-        if request.headers.get("sec-fetch-dest", "iframe") != "iframe":
-            return _refusal(
-                403, "open the run from the explorer: a report is shown in a frame only."
-            )
-        try:
-            runs = _runs(self.runs)
-            report = await run_in_threadpool(runs.report, request.path_params["name"])
-        except IdentilensError as error:
-            return _refusal(404, str(error))
-        return HTMLResponse(report, headers={**HEADERS, **_ALONE})
 
     async def ask(self, request: Request) -> Response:
         if refused := self.guard.refuses(request):
@@ -179,11 +123,9 @@ class _Site:
             return _refusal(400, "a request must be a JSON object with numbers that are finite.")
         what = request.path_params["what"]
         if what == "start":
-            return JSONResponse(
-                {**self.start, "runs": self.runs and self.runs.addresses()}, headers=HEADERS
-            )
+            return JSONResponse(self.start, headers=HEADERS)
         try:
-            model, job = _job(self.desk, self.runs, what, body)
+            model, job = _job(self.desk, what, body)
         except (
             InputError,
             KeyError,
@@ -232,7 +174,7 @@ class Guard:
         return elsewhere or bool(self.hosts and host not in self.hosts)
 
 
-def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> tuple[str, Any]:
+def _job(desk: Desk, what: str, body: Mapping[str, Any]) -> tuple[str, Any]:
     """Return the model and the job that a request asks for."""
     if what == "measure":
         model, text = str(body["model"]), str(body["text"])
@@ -243,15 +185,12 @@ def _job(desk: Desk, runs: Runs | None, what: str, body: Mapping[str, Any]) -> t
             )
         return model, lambda check, tell: _held(desk, model, measured(lens, text, check, tell))
     model, at = desk.held(str(body["held"]))
-    return model, _asked(at, runs, what, body)
+    return model, _asked(at, what, body)
 
 
-def _asked(at: Measured, runs: Runs | None, what: str, body: Mapping[str, Any]) -> Any:
+def _asked(at: Measured, what: str, body: Mapping[str, Any]) -> Any:
     """Return the job that a request asks for on a text."""
     match what:
-        case "save":
-            folder, name = _runs(runs), str(body["name"])
-            return lambda check, tell: {"runs": folder.save(at.lens, at.text, name, check, tell)}
         case "strongest":
             return lambda *_: {"strongest": strongest(at)}
         case "contributions":
@@ -268,8 +207,7 @@ def _asked(at: Measured, runs: Runs | None, what: str, body: Mapping[str, Any]) 
     head = at.head(_whole(body["layer"]), _whole(body["head"]), str(body["kind"]))
     match what:
         case "alternative":
-            which = str(body["which"])
-            return lambda check, tell: {"alternative": alternative(at, head, which, check)}
+            return lambda check, tell: {"alternative": alternative(at, head, check)}
         case "parameters":
             return lambda *_: {"alternative": realised(at, head)}
         case "without":
@@ -289,12 +227,6 @@ def _asked(at: Measured, runs: Runs | None, what: str, body: Mapping[str, Any]) 
             change = [float(weight) for weight in body["change"]]
             return lambda *_: {"moved": moved_row(at, head, query, change)}
     raise InputError(f"there is nothing called {what!r} to ask for.")
-
-
-def _runs(runs: Runs | None) -> Runs:
-    if runs is None:
-        raise InputError(_NO_RUNS)
-    return runs
 
 
 def _held(desk: Desk, model: str, at: Measured) -> dict[str, Any]:

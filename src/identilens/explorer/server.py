@@ -4,14 +4,12 @@ import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 import uvicorn
 
 from identilens.errors import InputError
 from identilens.explorer.app import explorer_app
 from identilens.explorer.desk import Desk
-from identilens.explorer.runs import Runs
 from identilens.models.lens import Lens
 
 HOST, EVERYWHERE = "127.0.0.1", "0.0.0.0"
@@ -55,19 +53,18 @@ def serve(
     texts: Sequence[str] = (),
     *,
     opened: socket.socket,
-    runs: Path | None = None,
     load: Mapping[str, str] | None = None,
     announce: Callable[[str], None] = print,
 ) -> None:
     """Serve the explorer until it is interrupted; its address goes to ``announce``.
 
     Models go by what `identilens.load` takes; ``load`` are the options that they were loaded with. ``opened`` is a
-    socket of `opened_port`. ``runs`` is the folder of the runs that pages may save and open.
+    socket of `opened_port`.
     """
     token, desk, (host, port) = secrets.token_urlsafe(24), Desk(lenses), opened.getsockname()
     # Where machines of a network know this one by names of their own, the token alone opens it.
     names = [] if host == EVERYWHERE else [f"{host}:{port}", f"localhost:{port}"]
-    app = explorer_app(desk, token, names, texts, runs and Runs(runs), load)
+    app = explorer_app(desk, token, names, texts, load)
     announce(f"http://{_reached() if host == EVERYWHERE else host}:{port}/#token={token}")
     try:
         with suppress(KeyboardInterrupt):

@@ -13,7 +13,7 @@ from identilens.charts.labels import visible_text
 from identilens.charts.packing import HeadSpace, packed_matrix
 from identilens.charts.viewer import TokenMap, viewer_data
 from identilens.errors import InputError
-from identilens.measures.attention.samplers import far_alternatives, sample_alternatives
+from identilens.measures.attention.samplers import far_alternatives
 from identilens.measures.attention.simplex import total_variation
 from identilens.models.chats import typed_chat
 from identilens.models.families import position_limit
@@ -133,6 +133,7 @@ def proven_row(
     """Return weight, proven interval, share and verdict of the keys that a query sees, and what must stay the same.
 
     That is the output of the head, of its layer (``layer``), or the model's answer (``answer``), up to a tolerance.
+    Beside a head's output up to a tolerance stand the ends for exactly this output.
 
     Raises:
         InputError: For a query that is not there.
@@ -148,33 +149,24 @@ def proven_row(
     [read] = tolerances([tolerance], stays, "float32")
     # A page shows no radius.
     radii = torch.full((2, 1), torch.nan)
-    row = certified_row(kept, " " * len(head.keys), kept.allowed(read), radii=radii)
+    tokens, allowed = " " * len(head.keys), kept.allowed(read)
+    row = certified_row(kept, tokens, allowed, radii=radii)
+    exact = certified_row(kept, tokens, radii=radii) if stays == "head" and allowed else row
     words = f"{OUTCOMES[stays].removesuffix(',')}, {outcomes.exactness(read.name, stays)}"
     if kept.effect is not None:
         words += f", to first order (without this row, the {outcomes.changed(at.answer.outcome, kept.effect)})"
     told = {"kept": words, "outcome": stays, "tolerance": read.name, "effect": kept.effect}
-    return {**row.columns, **told}
+    ends = {f"exact_{end}": exact.columns[end] for end in ("lo", "hi")}
+    return {**row.columns, **ends, **told}
 
 
-def alternative(at: Measured, head: Head, which: str, check: Check) -> dict[str, Any]:
+def alternative(at: Measured, head: Head, check: Check) -> dict[str, Any]:
     """Return another attention of a head with the same output, put back into the model, and what that changed."""
     head.refuse_sink()
     generator = torch.Generator().manual_seed(0)
-    if which == "far":
-        found = far_alternatives(
-            head.attention, head.projected, visible=head.visible, generator=generator
-        )
-    elif which == "sampled":
-        found = sample_alternatives(
-            head.attention,
-            head.projected,
-            1,
-            method="uniform",
-            visible=head.visible,
-            generator=generator,
-        )[0]
-    else:
-        raise InputError(f"expected an alternative far or sampled; got {which!r}.")
+    found = far_alternatives(
+        head.attention, head.projected, visible=head.visible, generator=generator
+    )
     check()
     run = at.lens.substitute({head.address: found}, at.item)
     return {**in_numbers(head, found), **changed(at, run)}

@@ -1,82 +1,36 @@
 """Bhardwaj et al. 2021: Table 1, Figures 2, 5 and 6."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import polars as pl
 import torch
-from cyclopts import Parameter
 
 from identilens.charts.kit import rule, scatter
 from identilens.errors import InputError
-from identilens.lab.encoder.logit_ranks import logit_ranks
-from identilens.lab.encoder.rank_lengths import rank_by_length
+from identilens.lab.encoder.logit_ranks import logit_ranks, rank_by_length
 from identilens.lab.encoder.readers import read_part
-from identilens.lab.encoder.settings import EncoderSettings, HeadsName, TaskName, TrainingSettings
-from identilens.lab.encoder.sweep.study import SweepSettings, sweep
+from identilens.lab.encoder.settings import EncoderSettings, HeadsName, TrainingSettings
+from identilens.lab.encoder.sweep.study import sweep
 from identilens.lab.encoder.tasks import TASKS
 from identilens.lab.encoder.train.study import train
 from identilens.models.lens import Lens
 from identilens.models.loading import load
+from identilens.reproduce.options import (
+    Figure5Settings,
+    RankSettings,
+    ReviewSettings,
+    Table1Settings,
+)
 from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.progress import Progress
-from identilens.runs.settings import LIST, NOT_RECORDED, NonNegative, Positive
 from identilens.runs.tables import markdown_table
 
 LENGTHS = tuple(range(16, 513, 16))
 """Text lengths of Figures 2 and 6."""
 TOKENS = (66, 128)
 """Least and largest number of tokens of the reviews of Figure 5."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Table1Settings(SweepSettings):
-    """The cells of Table 1 to reproduce.
-
-    Attributes:
-        tasks: Tasks, separated by commas.
-    """
-
-    tasks: Annotated[tuple[TaskName, ...], LIST] = ("trec",)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReviewSettings(TrainingSettings):
-    """The encoder of the figure, or the settings of its training on IMDB.
-
-    Attributes:
-        model: Folder of a trained encoder. Default: train one on IMDB.
-        seed: Seed of training and of the choice of reviews.
-    """
-
-    model: Annotated[Path | None, NOT_RECORDED, Parameter(alias="-m")] = None
-    seed: NonNegative = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankSettings(ReviewSettings):
-    """The encoder, and the number of reviews.
-
-    Attributes:
-        reviews: Number of reviews for each length.
-    """
-
-    reviews: Positive = 100
-
-
-@dataclass(frozen=True, kw_only=True)
-class Figure5Settings(ReviewSettings):
-    """The encoder, and the numbers of reviews and alternatives.
-
-    Attributes:
-        reviews: Number of reviews of 66 to 128 tokens.
-        count: Number of alternatives of each review.
-    """
-
-    reviews: Positive = 63
-    count: Positive = 1000
 
 
 def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
@@ -162,9 +116,7 @@ def ranks(number: int, heads: HeadsName, published: str) -> Figure:
             "seq_len",
             "value",
             "variable",
-            x_title="Tokens, d_s",
-            y_title="Dimension",
-            color_title="",
+            labels={"seq_len": "Tokens, d_s", "value": "Dimension", "variable": ""},
             title="Rank and nullity of T by text length",
         )
         charts = {"ranks": rule(chart, y=d_v, label=f"d_v = {d_v}")}
@@ -172,7 +124,7 @@ def ranks(number: int, heads: HeadsName, published: str) -> Figure:
         used = {**settings.recorded(), **encoder_facts(lens)}
         return Reproduction(used, tables, findings, charts)
 
-    return Figure(f"Bhardwaj et al. 2021, Figure {number}", RankSettings, make)
+    return Figure(f"Bhardwaj et al. 2021, Figure {number}", make)
 
 
 def make_figure5(settings: Figure5Settings, out: Path, **run: Any) -> Reproduction:
@@ -223,12 +175,8 @@ def figure5(
 
 LINEAR = "Published: rank(T) = min(d_s, 64), so that the nullity grows linearly beyond d_s = 64."
 FIGURES = {
-    "bhardwaj2021-table1": Figure(
-        "Bhardwaj et al. 2021, Table 1", Table1Settings, table1, "runs", shared=True
-    ),
+    "bhardwaj2021-table1": Figure("Bhardwaj et al. 2021, Table 1", table1, "runs"),
     "bhardwaj2021-figure2": ranks(2, "concat", LINEAR),
-    "bhardwaj2021-figure5": Figure(
-        "Bhardwaj et al. 2021, Figure 5", Figure5Settings, make_figure5, "reviews"
-    ),
+    "bhardwaj2021-figure5": Figure("Bhardwaj et al. 2021, Figure 5", make_figure5, "reviews"),
     "bhardwaj2021-figure6": ranks(6, "add", "Published: nullity 0 up to about d_s = 380."),
 }

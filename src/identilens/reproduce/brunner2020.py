@@ -19,21 +19,13 @@ from identilens.reproduce.brunner2020_settings import (
     SPEECH,
     TREEBANK,
     TUNED,
-    AcrossLayers,
-    AuditFigure,
-    DataShare,
-    HeadFigure,
-    LayerToLayer,
-    MixingFigure,
-    Neighbours,
     Rows,
-    SameLayer,
-    TunedFigure,
     figure,
     record,
     reproduction,
 )
-from identilens.reproduce.inputs import FineTuning, tuned_model
+from identilens.reproduce.inputs import corpus_texts, tuned_model
+from identilens.reproduce.options import FineTuning, HeadFigure, TunedFigure
 from identilens.reproduce.record import Figure, Reproduction, chosen_charts
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.progress import Progress
@@ -239,7 +231,7 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
             task, settings.model, settings.data, out, how, progress, overwrite=overwrite
         )
         # The paper looks up tokens of MRPC in both figures.
-        lens, texts = load(settings.model), settings.texts("mrpc")
+        lens, texts = load(settings.model), corpus_texts(settings, "mrpc")
         result = token_identifiability(
             lens,
             texts,
@@ -271,7 +263,7 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
             rows, result, used, token_tables(result), chosen_charts(result, "rate_by_layer")
         )
 
-    return Figure(f"Brunner et al. 2020, Figure {number}", TunedFigure, make, "folds")
+    return Figure(f"Brunner et al. 2020, Figure {number}", make, "folds")
 
 
 def ends_of(result: Mixing) -> pl.DataFrame:
@@ -345,14 +337,13 @@ def mixing_tables(result: Mixing) -> Tables:
 
 
 tokens = partial(figure, token_identifiability, TokenSettings, token_tables)
-mixed = partial(figure, mixing, MixingSettings, mixing_tables, MixingFigure)
+mixed = partial(figure, mixing, MixingSettings, mixing_tables)
 CURVES = ("own_contribution", "not_largest", "neighbours", "relative_positions")
 FIGURES = {
     "brunner2020-figure1": figure(
         audit,
         AuditSettings,
         audit_tables,
-        AuditFigure,
         "Figures 1 and 5",
         "wiki",
         raw_and_effective,
@@ -361,7 +352,6 @@ FIGURES = {
         "attention_to_type",
     ),
     "brunner2020-figure2": tokens(
-        AcrossLayers,
         "Figures 2 and 7 to 10",
         "mrpc",
         across_layers,
@@ -377,9 +367,8 @@ FIGURES = {
         "class_token",
         "tracked_token",
     ),
-    "brunner2020-figure6": Figure("Brunner et al. 2020, Figure 6", HeadFigure, figure6, "texts"),
+    "brunner2020-figure6": Figure("Brunner et al. 2020, Figure 6", figure6, "texts"),
     "brunner2020-figure11": tokens(
-        LayerToLayer,
         "Figure 11",
         "mrpc",
         partial(by_layer, "11", "layer {layer_tested}", "falls in later layers, L2 below cosine"),
@@ -388,7 +377,6 @@ FIGURES = {
     "brunner2020-figure12": tuned_figure("12", "mrpc"),
     "brunner2020-figure13": tuned_figure("13", "cola"),
     "brunner2020-figure14": tokens(
-        Neighbours,
         "Figures 14 to 17",
         "mrpc",
         partial(
@@ -403,14 +391,12 @@ FIGURES = {
         "Figures 26 to 37", "ewt", speech, "part_of_speech", note=TREEBANK
     ),
     "brunner2020-figure38": tokens(
-        SameLayer,
         "Figure 38 (CoLA)",
         "cola",
         partial(same_layer, "38", "9 %", "curve only"),
         "rate_by_layer",
     ),
     "brunner2020-figure39": tokens(
-        SameLayer,
         "Figure 39 (MNLI)",
         "mnli",
         partial(same_layer, "39", "2.6 %", "curve only"),
@@ -423,5 +409,5 @@ FIGURES = {
     "brunner2020-figure42": mixed(
         "Figures 42 and 43 (MNLI)", "mnli", partial(other_corpus, "42", "43"), *CURVES, most=4000
     ),
-    "brunner2020-b2": tokens(DataShare, "section B.2", "mrpc", data_share, "rate_by_share"),
+    "brunner2020-b2": tokens("section B.2", "mrpc", data_share, "rate_by_share"),
 }

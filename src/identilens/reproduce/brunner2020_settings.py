@@ -1,23 +1,19 @@
-"""Brunner et al. 2020: the published numbers, the options of its commands, and how a study gives a figure."""
+"""Brunner et al. 2020: the published numbers, and how a study gives a figure."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
 from identilens.models.lens import Lens
 from identilens.models.loading import load
-from identilens.reproduce.inputs import Corpus, CorpusSettings, FineTuning
+from identilens.reproduce.inputs import Corpus, corpus_texts
 from identilens.reproduce.record import Figure, Reproduction, chosen_charts
 from identilens.runs.result import Result
-from identilens.runs.settings import LIST, NonNegative, Positive, Settings
+from identilens.runs.settings import Settings
 from identilens.runs.tables import Tables, markdown_table
-from identilens.studies.audit.settings import AuditSettings
-from identilens.studies.mixing.settings import MixingSettings
-from identilens.studies.tokens.settings import ProbeName, TokenSettings
 
 Rows = list[tuple[str, ...]]
 """Rows of a comparison: figure, quantity, published, measured."""
@@ -59,84 +55,6 @@ TREEBANK = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class AuditFigure(CorpusSettings, AuditSettings):
-    """The audit: the paper cuts texts to 128 tokens."""
-
-    max_length: Positive | None = 128
-
-
-@dataclass(frozen=True, kw_only=True)
-class MixingFigure(CorpusSettings, MixingSettings):
-    """The norms of derivatives, and the texts."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenFigure(CorpusSettings, TokenSettings):
-    """Probes and their training; all numbers are the paper's by default."""
-
-    probes: Annotated[tuple[ProbeName, ...], LIST] = ("naive", "linear", "mlp")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SameLayer(TokenFigure):
-    """Probes tested on the layer on which they were trained."""
-
-    experiment: Literal["same-layer"] = "same-layer"
-
-
-@dataclass(frozen=True, kw_only=True)
-class AcrossLayers(TokenFigure):
-    """Probes trained on one layer and tested on all."""
-
-    experiment: Literal["across-layers"] = "across-layers"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerToLayer(TokenFigure):
-    """Probes from a layer to the one before it."""
-
-    experiment: Literal["layer-to-layer"] = "layer-to-layer"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Neighbours(TokenFigure):
-    """Probes for tokens at other positions."""
-
-    experiment: Literal["neighbours"] = "neighbours"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataShare(TokenFigure):
-    """Probes trained on a part of the training sentences."""
-
-    experiment: Literal["data-share"] = "data-share"
-
-
-@dataclass(frozen=True, kw_only=True)
-class TunedFigure(CorpusSettings, FineTuning):
-    """The model, its fine-tuning, and the splits.
-
-    Attributes:
-        folds: Number of random splits of the sentences.
-    """
-
-    folds: Positive = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeadFigure(CorpusSettings):
-    """The layer; the paper shows a head of layer 4 of BERT-base.
-
-    Its head with the most raw attention on the first token and the separators is shown.
-
-    Attributes:
-        layer: Layer, counted from 0.
-    """
-
-    layer: NonNegative = 3
-
-
 def reproduction(
     rows: Rows,
     result: Result,
@@ -164,7 +82,6 @@ def figure(
     study: Callable[..., Result],
     options: type[Settings],
     tables: Callable[[Any], Tables],
-    settings_type: type[Settings],
     numbers: str,
     corpus: Corpus,
     compare: Callable[[Any], Rows],
@@ -178,7 +95,6 @@ def figure(
         study: The study's function.
         options: The study's settings.
         tables: Returns further tables by file name.
-        settings_type: Options of the command: those of the study, of the model and the texts.
         numbers: Numbers of the figures, such as "Figures 1 and 5".
         corpus: The texts.
         compare: Returns the rows of the comparison.
@@ -188,7 +104,7 @@ def figure(
     """
 
     def make(settings: Any, out: Path, **run: Any) -> Reproduction:
-        lens, texts = load(settings.model), settings.texts(corpus, most)
+        lens, texts = load(settings.model), corpus_texts(settings, corpus, most)
         result = study(
             lens, texts, settings=options(**settings.values_of(options)), out=out / "run", **run
         )
@@ -196,4 +112,4 @@ def figure(
         drawn = chosen_charts(result, *charts)
         return reproduction(compare(result), result, used, tables(result), drawn, note)
 
-    return Figure(f"Brunner et al. 2020, {numbers}", settings_type, make, "texts")
+    return Figure(f"Brunner et al. 2020, {numbers}", make, "texts")

@@ -4,32 +4,22 @@ import csv
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
-from cyclopts import Parameter
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from identilens.errors import InputError, OutputFolderError
 from identilens.models.bundled import resolved
 from identilens.models.loading import load
 from identilens.models.saving import save_model
+from identilens.reproduce.options import CorpusSettings, FineTuning, Task
 from identilens.runs.files import write_folder, write_json
 from identilens.runs.lines import read_lines
 from identilens.runs.progress import Progress
 from identilens.runs.provenance import changed
-from identilens.runs.settings import (
-    LIST,
-    NOT_RECORDED,
-    AboveZero,
-    NonNegative,
-    Positive,
-    Settings,
-    TwoOrMore,
-)
 from identilens.runs.texts import read_texts
 
 Corpus = Literal["mrpc", "cola", "mnli", "ewt", "wiki"]
@@ -40,8 +30,6 @@ FILES: dict[str, tuple[str, tuple[str, ...]]] = {
     "wiki": ("wiki_en/segments_1000.jsonl.xz", ("par1", "par2")),
 }
 """File of each corpus but CoLA, which is read as a task, and the columns of its texts."""
-Task = Literal["mrpc", "cola", "sst"]
-
 FIELDS: dict[Task, tuple[list[str] | None, str, tuple[str, ...]]] = {
     "mrpc": (None, "Quality", ("#1 String", "#2 String")),
     "cola": (["source", "label", "star", "sentence"], "label", ("sentence",)),
@@ -59,66 +47,19 @@ RECORD = "tuning.json"
 """File beside a checkpoint that says how it was made; it is written last, so that a checkpoint with it is complete."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CorpusSettings(Settings):
-    """The model and the number of texts; the paper's model is bert-base-uncased.
+def corpus_texts(
+    settings: CorpusSettings, corpus: Corpus, most: int | None = None
+) -> Sequence[Any]:
+    """Return the first texts of a corpus: ``limit`` of them, by default the ``most`` of the paper, or all.
 
-    Attributes:
-        model: Hub id or local folder of a model, or a bundled one.
-        data: Folder with the data sets, each in a folder of its own: mrpc, cola, mnli, ud_ewt, wiki_en.
-        limit: Number of texts, from the first on. Default: as many as in the paper.
+    Raises:
+        InputError: If its file cannot be read.
     """
-
-    model: Annotated[str, Parameter(alias="-m")] = "bundled"
-    data: Annotated[Path, NOT_RECORDED] = Path("data")
-    limit: Positive | None = None
-
-    def texts(self, corpus: Corpus, most: int | None = None) -> Sequence[Any]:
-        """Return the first texts of a corpus: ``limit`` of them, by default the ``most`` of the paper, or all.
-
-        Raises:
-            InputError: If its file cannot be read.
-        """
-        limit = most if self.limit is None else self.limit
-        if corpus == "cola":
-            return held_out(corpus, self.data, limit)[0]
-        name, columns = FILES[corpus]
-        pairs = len(columns) == 2
-        return read_texts(self.data / name, columns=columns, pairs=pairs, limit=limit)
-
-
-@dataclass(frozen=True, kw_only=True)
-class FineTuning(Settings):
-    """Fine-tuning of a checkpoint: AdamW at a rate that decreases linearly to 0, weight decay 0.01.
-
-    Attributes:
-        epochs: Number of passes over the training part.
-        batch_size: Number of texts in a step.
-        learning_rate: Learning rate at the start.
-        longest: Cut longer texts to this many tokens.
-        rows: Use only the first so many rows of the training part.
-        seed: Seed of the classifier's initial weights, dropout and order.
-    """
-
-    epochs: Positive = 2
-    batch_size: Positive = 32
-    learning_rate: AboveZero = 5e-5
-    longest: TwoOrMore = 128
-    rows: Positive | None = None
-    seed: NonNegative = 0
-
-
-@dataclass(frozen=True, kw_only=True)
-class TaskSettings(CorpusSettings, FineTuning):
-    """The tasks, and how the model is fine-tuned on them.
-
-    Attributes:
-        tasks: Tasks, separated by commas.
-        limit: Number of texts of each task's validation part, from the first on.
-    """
-
-    tasks: Annotated[tuple[Task, ...], LIST] = ("sst", "mrpc", "cola")
-    limit: Positive | None = 200
+    limit = settings.limit or most
+    if corpus == "cola":
+        return held_out(corpus, settings.data, limit)[0]
+    name, columns = FILES[corpus]
+    return read_texts(settings.data / name, columns=columns, pairs=len(columns) == 2, limit=limit)
 
 
 def labelled(task: Task, file: Path) -> tuple[list[tuple[str, ...]], list[int]]:

@@ -11,7 +11,6 @@ from identilens.charts.save import check_formats, save_charts
 from identilens.runs.files import write_atomically, write_json, write_table, write_text
 from identilens.runs.provenance import Identity, command_line, provenance
 from identilens.runs.result import Result
-from identilens.runs.settings import Settings
 from identilens.runs.tables import Tables, markdown_text
 
 
@@ -41,17 +40,13 @@ class Figure:
 
     Attributes:
         source: Paper and number, such as "Wen et al. 2023, Figure 1".
-        settings_type: Class of its options.
         make: Function that runs it.
         unit: The unit that progress counts.
-        shared: Whether a Ray cluster can share its runs.
     """
 
     source: str
-    settings_type: type[Settings]
     make: Callable[..., Reproduction]
     unit: str = "steps"
-    shared: bool = False
 
 
 def chosen_charts(result: Result, *beginnings: str) -> Charts:

@@ -9,15 +9,9 @@ import polars as pl
 
 from identilens.charts.kit import Charts
 from identilens.lab.reversal.result import Reversal
+from identilens.lab.reversal.settings import RATES, ReversalSettings, TaskSettings
 from identilens.lab.reversal.study import train_reversal
-from identilens.lab.reversal.task import (
-    DRAFT_THRESHOLD,
-    RATES,
-    ReversalSettings,
-    TaskSettings,
-    antidiagonal_match,
-    best_range,
-)
+from identilens.lab.reversal.task import DRAFT_THRESHOLD, antidiagonal_match, best_range
 from identilens.lab.reversal.views import attention, structures, thresholds
 from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.tables import Tables, decimals, markdown_table, table_of
@@ -136,13 +130,11 @@ def best_table(result: Reversal) -> pl.DataFrame:
 FIGURES = {
     "structure2025-figure1": Figure(
         "structure2025, Figure 1",
-        TaskSettings,
         partial(reproduction, attention_of_an_input),
         "models",
     ),
     "structure2025-figure2": Figure(
         "structure2025, Figure 2",
-        TaskSettings,
         partial(reproduction, structure_by_threshold),
         "models",
     ),

@@ -10,7 +10,8 @@ import polars as pl
 
 from identilens.charts.kit import bars, choose
 from identilens.models.loading import load
-from identilens.reproduce.inputs import FineTuning, TaskSettings, held_out, tuned_model
+from identilens.reproduce.inputs import held_out, tuned_model
+from identilens.reproduce.options import FineTuning, TuningTasks
 from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.progress import Progress
 from identilens.runs.tables import markdown_table
@@ -19,7 +20,7 @@ from identilens.studies.audit.study import audit
 
 
 def sun2021(
-    settings: TaskSettings, out: Path, *, progress: Progress | None = None, **run: bool
+    settings: TuningTasks, out: Path, *, progress: Progress | None = None, **run: bool
 ) -> Reproduction:
     """Raw and effective attention by token type, before and after fine-tuning on SST, MRPC and CoLA."""
     how, tables, weights = FineTuning(**settings.values_of(FineTuning)), [], {}
@@ -65,9 +66,7 @@ def sun2021(
         "key_type",
         "value",
         "attention",
-        x_title="Token type",
-        y_title="Share of attention received",
-        color_title="Attention",
+        labels={"key_type": "Token type", "value": "Share received", "attention": "Attention"},
         title="Attention by token type, fine-tuned",
     )
     charts = {"token_types": choose(chart, "task", "Task", list(settings.tasks))}
@@ -86,4 +85,4 @@ def by_type(result: Audit) -> pl.DataFrame:
     )
 
 
-FIGURES = {"sun2021": Figure("Sun and Marasović 2021", TaskSettings, sun2021, "texts")}
+FIGURES = {"sun2021": Figure("Sun and Marasović 2021", sun2021, "texts")}

@@ -20,6 +20,7 @@ from identilens.lab.dyck.settings import LONG, DyckSetting
 from identilens.lab.dyck.train.measuring import pattern_table, probe_tokens, variation_table
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.train.study import folder_name, train_dyck
+from identilens.reproduce.options import PrefixSettings, WenSettings
 from identilens.reproduce.record import Figure, Reproduction, chosen_charts
 from identilens.reproduce.wen2023_corollary2 import COROLLARY2
 from identilens.reproduce.wen2023_settings import (
@@ -29,10 +30,6 @@ from identilens.reproduce.wen2023_settings import (
     RANDOM,
     REIMPLEMENTED,
     SETTINGS,
-    FewSeeds,
-    ManySeeds,
-    PrefixSettings,
-    WenSettings,
 )
 from identilens.runs.progress import Progress
 from identilens.runs.tables import Tables, markdown_table
@@ -45,7 +42,6 @@ def figure(
     source: str,
     name: str,
     report: Report,
-    options: type[WenSettings] = WenSettings,
     charts: tuple[str, ...] = ("",),
 ) -> Figure:
     """Return a figure of trained models; the run is in ``out/run`` and can be resumed.
@@ -54,7 +50,6 @@ def figure(
         source: Its number in the paper.
         name: Name of the settings of its models.
         report: Function that measures them.
-        options: Options of the command.
         charts: Beginnings of the names of the charts; all by default.
     """
     settings = SETTINGS[name]
@@ -94,7 +89,7 @@ def figure(
             used_settings(result, settings), tables, f"{accuracy(result)}\n\n{findings}", drawn
         )
 
-    return Figure(f"Wen et al. 2023, {source}", options, make, "seeds", shared=True)
+    return Figure(f"Wen et al. 2023, {source}", make, "seeds")
 
 
 def trained_run(folder: Path, settings: Sequence[DyckSetting]) -> DyckRuns:
@@ -328,7 +323,7 @@ def by_prefix(
 
 
 FIGURES = {
-    "wen2023-table1": figure("Table 1", "table1", table1, FewSeeds),
+    "wen2023-table1": figure("Table 1", "table1", table1),
     "wen2023-figure1": figure(
         "Figure 1",
         "figure1",
@@ -357,10 +352,8 @@ FIGURES = {
             False,
         ),
     ),
-    "wen2023-figure3": figure(
-        "Figure 3", "figure3", balance, ManySeeds, ("violation", "generalisation")
-    ),
-    "wen2023-figure4": figure("Figures 4 to 6", "figure4", stack_like, FewSeeds),
+    "wen2023-figure3": figure("Figure 3", "figure3", balance, ("violation", "generalisation")),
+    "wen2023-figure4": figure("Figures 4 to 6", "figure4", stack_like),
     "wen2023-figure7": figure(
         "Figures 7 to 9",
         "figure7",
@@ -374,10 +367,8 @@ FIGURES = {
             True,
         ),
     ),
-    "wen2023-figure8": figure("Figure 8", "figure7", partial(by_prefix, LENGTHS), PrefixSettings),
-    "wen2023-figure10": figure(
-        "Figure 10", "figure10", balance, ManySeeds, ("violation", "generalisation")
-    ),
+    "wen2023-figure8": figure("Figure 8", "figure7", partial(by_prefix, LENGTHS)),
+    "wen2023-figure10": figure("Figure 10", "figure10", balance, ("violation", "generalisation")),
     "wen2023-footnote4": figure(
         "footnote 4",
         "footnote4",
@@ -391,11 +382,8 @@ FIGURES = {
             ),
             {},
         ),
-        FewSeeds,
     ),
-    "wen2023-footnote13": figure(
-        "footnote 13", "figure1", partial(by_prefix, LENGTHS[:1]), PrefixSettings
-    ),
+    "wen2023-footnote13": figure("footnote 13", "figure1", partial(by_prefix, LENGTHS[:1])),
     "wen2023-c7": figure(
         "section C.7",
         "c7",
@@ -408,7 +396,6 @@ FIGURES = {
             ),
             True,
         ),
-        FewSeeds,
     ),
     "wen2023-corollary2": COROLLARY2,
 }

@@ -1,12 +1,9 @@
-"""Wen et al. 2023: the options of its commands, and the settings in which models are trained."""
+"""Wen et al. 2023: the settings in which models are trained."""
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from identilens.lab.dyck.embeddings import Minimal
 from identilens.lab.dyck.settings import Data, DyckSetting, DyckTraining
-from identilens.runs.settings import NOT_RECORDED, Positive, Settings, TwoOrMore
 
 CONTRAST = 0.3
 """λ of the contrastive term."""
@@ -27,51 +24,6 @@ REIMPLEMENTED = (
     "An independent reimplementation found, by argmax and threshold on all positions of prefixes of 400, .92 to .98 "
     f"and .84 to .88 without the contrastive term and 1.00 and .998 to 1.00 with λ = {CONTRAST}."
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class WenSettings(Settings):
-    """The number of models, and the length of their training.
-
-    Attributes:
-        seeds: Number of seeds of each setting.
-        epochs: Number of epochs of every setting; the paper's by default.
-        at_once: Number of seeds in one batched computation. An interrupted run repeats at most one of these.
-        device: Device to train on.
-    """
-
-    seeds: TwoOrMore = 30
-    epochs: Positive | None = None
-    at_once: Positive | None = None
-    device: str = "cpu"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FewSeeds(WenSettings):
-    """Ten seeds of each setting by default."""
-
-    seeds: TwoOrMore = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class ManySeeds(WenSettings):
-    """Forty seeds of each setting by default."""
-
-    seeds: TwoOrMore = 40
-
-
-@dataclass(frozen=True, kw_only=True)
-class PrefixSettings(WenSettings):
-    """The models, and the number of prefixes.
-
-    Attributes:
-        trained: Folder `run` of a finished reproduction of Figure 1 (footnote 13) or 7 (Figure 8), whose models are
-            used, however many seeds and epochs they have. Default: train them.
-        prefixes: Number of random prefixes of each length.
-    """
-
-    trained: Annotated[Path | None, NOT_RECORDED] = None
-    prefixes: Positive = 10
 
 
 def standard(

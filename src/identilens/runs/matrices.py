@@ -9,7 +9,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from identilens.runs.files import Manifest, write_json, write_tensors
-from identilens.runs.reading import errors_naming, read_tokens, tensor_names
+from identilens.runs.reading import errors_naming, read_json, tensor_names
 
 Matrices = Mapping[str, Tensor]
 """Matrices by name."""
@@ -83,7 +83,7 @@ def stored_matrices(manifest: Manifest) -> tuple[StoredMatrices, dict[int, dict[
         match = re.fullmatch(r"text(\d+)", Path(name).stem)
         numbered[manifest.root / name] = int(match[1]) if match else -1
     files = sorted(numbered, key=lambda file: numbered[file])
-    tokens = {numbered[file]: read_tokens(file) for file in files if file.suffix == ".json"}
+    tokens = {numbered[file]: read_json(file) for file in files if file.suffix == ".json"}
     return StoredMatrices(file for file in files if file.suffix == ".safetensors"), tokens
 
 

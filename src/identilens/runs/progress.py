@@ -19,6 +19,11 @@ LOG = logging.getLogger("identilens")
 LOG_EVERY = 60.0
 """Seconds between two lines in the log."""
 
+LONG = 30.0
+"""Seconds from which the time that is left is said as soon as it can be told."""
+
+_BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt}{unit} after {elapsed}, {remaining} left{postfix}"
+
 _drawn: ContextVar[bool] = ContextVar("drawn", default=False)
 
 
@@ -39,9 +44,12 @@ def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | 
         if not notebook and (sys.stderr is None or not sys.stderr.isatty()):
             yield _log_lines(unit)
             return
-        with tqdm(unit=f" {unit}", total=0) as bar:
+        with tqdm(unit=f" {unit}", total=0, bar_format=_BAR) as bar:
 
             def update(done: int, total: int, note: str = "") -> None:
+                if not bar.total:
+                    # What an interrupted run has left took no time in this one.
+                    bar.initial = bar.n = done
                 bar.total = total
                 bar.set_postfix_str(note, refresh=False)
                 bar.update(done - bar.n)
@@ -53,16 +61,31 @@ def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | 
 
 
 def _log_lines(unit: str) -> Progress:
-    """Return a receiver that writes a line a minute into the log."""
+    """Return a receiver that writes a line a minute into the log, and the first estimate of a long time at once."""
     began = last = time.monotonic()
+    first = None
 
     def update(done: int, total: int, note: str = "") -> None:
-        nonlocal last
+        nonlocal began, first, last
         now = time.monotonic()
-        if now - last >= LOG_EVERY:
-            last = now
-            spent = timedelta(seconds=int(now - began))
-            more = f", {note}" if note else ""
-            LOG.info("%s of %s %s after %s%s", done, total, unit, spent, more)
+        if first is None:
+            began, first = now, done
+        spent, new = now - began, done - first
+        left = spent / new * (total - done) if new else 0.0
+        soon = last <= began and left > LONG
+        if not soon and now - last < LOG_EVERY:
+            return
+        last = now
+        words = [f"{done} of {total} {unit} after {timedelta(seconds=int(spent))}"]
+        words += [f"about {_rounded(left)} left"] if left else []
+        words += [note] if note else []
+        LOG.info(", ".join(words))
 
     return update
+
+
+def _rounded(seconds: float) -> str:
+    for unit, size in (("hours", 3600), ("minutes", 60)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{round(seconds, -1):.0f} seconds"

@@ -82,11 +82,6 @@ def tensor_names(file: Path) -> list[str]:
         return list(tensors.keys())
 
 
-def read_tokens(file: Path) -> dict[str, list[str]]:
-    """Return the tokens of a text by sequence."""
-    return read_json(file)
-
-
 def read_record(folder: Path) -> Record | None:
     """Return the provenance of the run that a folder contains, or None.
 

@@ -271,7 +271,7 @@ def _address(study: Study[Any, R], ray: Any, out: str | Path | None) -> str | No
 def _in_memory(study: Study[Any, R], record: Record, progress: Progress | None) -> R:
     study.begin(None)
     outputs: list[Output] = []
-    for part in _counted(study, progress):
+    for part in _counted(study, progress, range(len(study.sizes()))):
         outputs.append(study.run(part))
     names = outputs[0].tables
     tables = {name: pl.concat([output.tables[name] for output in outputs]) for name in names}
@@ -290,24 +290,25 @@ def _into_folder(
     study.begin(folder)
     parts = range(len(study.sizes()))
     folder.plan(len(parts))
-    if address is not None:
-        _on_cluster(study, folder, progress, address)
+    missing = [part for part in parts if not folder.has(part)]
+    if address is not None and missing:
+        _on_cluster(study, folder, missing, progress, address)
     else:
-        for part in _counted(study, progress):
-            if not folder.has(part):
-                folder.write_part(part, study.run(part).content())
+        for part in _counted(study, progress, missing):
+            folder.write_part(part, study.run(part).content())
     last = study.finish(_merged(study, folder.read_parts(parts)))
     folder.finish(len(parts), last)
 
 
 def _on_cluster(
-    study: Study[Any, R], folder: RunFolder, progress: Progress | None, address: str
+    study: Study[Any, R],
+    folder: RunFolder,
+    missing: Sequence[int],
+    progress: Progress | None,
+    address: str,
 ) -> None:
     """Compute the missing parts on a cluster; raises CheckFailedError if parts failed, all others being saved."""
     sizes = study.sizes()
-    missing = [part for part in range(len(sizes)) if not folder.has(part)]
-    if not missing:
-        return
     total = sum(sizes)
     done = total - sum(sizes[part] for part in missing)
     inputs = study.sent()
@@ -348,16 +349,19 @@ def _failures(study: Study[Any, R], failed: Mapping[int, str]) -> str:
     )
 
 
-def _counted(study: Study[Any, R], progress: Progress | None) -> Iterator[int]:
-    """Yield the parts, and report how many units are done."""
+def _counted(
+    study: Study[Any, R], progress: Progress | None, parts: Sequence[int]
+) -> Iterator[int]:
+    """Yield the parts that are missing, and report how many units are done."""
     sizes = study.sizes()
-    done, total = 0, sum(sizes)
+    total = sum(sizes)
+    done = total - sum(sizes[part] for part in parts)
     if progress:
         study.listener = lambda note, more: progress(done + more, total, note)
-        progress(0, total, "")
-    for part, size in enumerate(sizes):
+        progress(done, total, "")
+    for part in parts:
         yield part
-        done += size
+        done += sizes[part]
         if progress:
             progress(done, total, "")
 

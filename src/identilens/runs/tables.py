@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from identilens.charts.labels import ROUNDING, cell, rounded_end, visible_text
+from identilens.charts.labels import ROUNDING, cell, visible_text
 from identilens.runs.terminal import plain
 
 Columns = Mapping[str, Any]
@@ -36,10 +36,6 @@ def decimals(*names: str) -> Columns:
 def integers(*names: str) -> Columns:
     """Return columns of whole numbers."""
     return dict.fromkeys(names, pl.Int64)
-
-
-_POINT = 1e-9
-"""Width of intervals that count as points."""
 
 
 def table_of(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> pl.DataFrame:
@@ -93,13 +89,9 @@ def markdown_table(frame: pl.DataFrame, digits: int = 3) -> str:
     """Return a frame as a Markdown table, numbers to the right."""
 
     def cell(value: Any) -> str:
-        return (
-            ""
-            if value is None
-            else f"{value:.{digits}f}"
-            if isinstance(value, float)
-            else markdown_text(value)
-        )
+        if isinstance(value, float):
+            return f"{value:.{digits}f}"
+        return "" if value is None else markdown_text(value)
 
     rules = ["---:" if kind.is_numeric() else "---" for kind in frame.dtypes]
     lines = [frame.columns, rules, *([cell(value) for value in row] for row in frame.iter_rows())]
@@ -111,15 +103,6 @@ def counted(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def some_of(count: Any, whole: int, what: str) -> str:
-    """Return how many of several things in words: "2 of 3 maps", "none of 3 maps", "all 3 maps", "the one map"."""
-    if whole == 1:
-        return f"the one {what}" if count else f"no {what}"
-    if 0 < count == whole:
-        return f"all {whole:,} {what}s"
-    return f"{f'{count:,}' if count else 'none'} of {whole:,} {what}s"
-
-
 def ends(digits: int) -> list[pl.Expr]:
     """Return the columns ``lo`` and ``hi`` with so many decimals, rounded outward."""
     unit = 10**digits
@@ -127,14 +110,6 @@ def ends(digits: int) -> list[pl.Expr]:
     low, high = pl.col("lo") * unit + room, pl.col("hi") * unit - room
     # Whole numbers have no negative zero.
     return [one.cast(pl.Int64) / unit for one in (low.floor(), high.ceil())]
-
-
-def span(low: Any, high: Any, form: str) -> str:
-    """Return both proven ends in words, rounded outward, or one number for a point."""
-    if high - low <= _POINT:
-        return format(low, form)
-    first, last = rounded_end(low, form, -1), rounded_end(high, form, 1)
-    return first if first == last else f"{first} to {last}"
 
 
 def percent(share: Any) -> str:

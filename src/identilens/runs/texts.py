@@ -3,7 +3,7 @@
 import csv
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,6 @@ _PER_TOKEN = 256
 _ROWS = 10_000
 """Rows of a parquet file that are read at a time."""
 
-_REPORT_EVERY = 10_000
-"""Number of texts after which the progress is reported."""
-
 _TABLES = {".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc}
 """Kinds of files that polars scans."""
 
@@ -60,7 +57,6 @@ def read_texts(
     limit: int | None = None,
     max_length: int | None = None,
     max_text_bytes: int = MAX_TEXT_BYTES,
-    progress: Callable[[int], None] | None = None,
 ) -> Sequence[Any]:
     """Return the texts of a file, a data set or a list; pairs if two columns are named, or if ``pairs`` is set.
 
@@ -81,7 +77,6 @@ def read_texts(
         limit: Maximum number of texts.
         max_length: Number of tokens to which texts are cut later; the rest of a very long text is not stored.
         max_text_bytes: Maximum size of the texts, and of a file of lines after decompression.
-        progress: Function called after every 10,000 texts with the number of texts read.
 
     Raises:
         InputError: For a missing or unreadable file, one without texts, a wrong encoding, a missing column, an empty
@@ -106,9 +101,7 @@ def read_texts(
     if not isinstance(source, str | Path):
         named, rows = _rows(source, columns, pairs, limit)
         texts = rows if named is None else _texts(rows, named, limit, max_length)
-        return (
-            HeldTexts(texts) if isinstance(source, list) else kept(_counted(texts, progress), most)
-        )
+        return HeldTexts(texts) if isinstance(source, list) else kept(texts, most)
     file = Path(source)
     if kind_of(file) == ".conllu":
         if pairs or columns:
@@ -118,7 +111,7 @@ def read_texts(
         read: Texts = HeldTexts(read_conllu(file, limit, most))
     else:
         rows = _file_rows(file, list(columns), encoding, pairs, most)
-        texts = _counted(_texts(rows, columns, limit, max_length), progress)
+        texts = _texts(rows, columns, limit, max_length)
         # Lines are limited as they are read.
         read = kept(texts, most) if file.suffix in _TABLES else SpooledTexts(texts)
     if not read:
@@ -126,14 +119,6 @@ def read_texts(
     options = {"encoding": encoding, "pairs": pairs, "limit": limit, "max_text_bytes": most}
     read.load_options = {"file": file, "column": columns, **options}
     return read
-
-
-def _counted(texts: Iterable[Any], progress: Callable[[int], None] | None) -> Iterator[Any]:
-    """Yield texts, and report their number now and then."""
-    for count, text in enumerate(texts, 1):
-        if progress is not None and count % _REPORT_EVERY == 0:
-            progress(count)
-        yield text
 
 
 def _rows(

@@ -9,9 +9,6 @@ from identilens.models.sequences import names_at, sides
 from identilens.runs.matrices import Tokens
 from identilens.runs.tables import Row, counted
 
-_LARGEST_GROUP = 20_000
-"""Rows of the first group that are shown, even if fewer would fit."""
-
 MOST_GROUPS = 1000
 """Rows, or heads, that a page offers to choose from."""
 
@@ -38,16 +35,11 @@ def marked_line(
 
 
 def of_whole_groups(frame: pl.DataFrame, keys: Sequence[str], budget: int) -> pl.DataFrame:
-    """Return the rows of the first `MOST_GROUPS` groups that fit into so many rows, or the first of a larger group."""
-    sizes = (
-        frame.group_by(keys, maintain_order=True).len().with_columns(total=pl.col("len").cum_sum())
-    )
-    fitting = sizes.head(MOST_GROUPS).filter(
-        (pl.col("total") <= budget) | (pl.col("total") == sizes["len"].head(1).sum())
-    )
-    return frame.join(fitting, on=list(keys), how="semi", maintain_order="left").head(
-        max(budget, _LARGEST_GROUP)
-    )
+    """Return the rows of the first `MOST_GROUPS` groups that fit into so many rows, and the first in any case."""
+    groups = frame.group_by(keys, maintain_order=True).len().head(MOST_GROUPS)
+    first = pl.int_range(pl.len()) == 0
+    fitting = groups.filter(first | (pl.col("len").cum_sum() <= budget))
+    return frame.join(fitting, on=list(keys), how="semi", maintain_order="left")
 
 
 def axis_tokens(tokens: Tokens, row: Row) -> tuple[Sequence[str], Sequence[str]]:

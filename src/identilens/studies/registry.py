@@ -14,15 +14,14 @@ class Entry:
     Attributes:
         place: Module and class of the study, separated by a colon.
         help: One line that says what the study answers.
-        settings: Module and class of its settings, which import nothing heavy; empty in the laboratory, whose
-            studies have to be imported for their help.
+        settings: Module and class of its settings, which import nothing heavy.
         takes: Names of its inputs.
         research: Whether the help of the program has only its name.
     """
 
     place: str
     help: str
-    settings: str = ""
+    settings: str
     takes: tuple[str, ...] = ("lens", "texts")
     research: bool = False
 
@@ -96,31 +95,51 @@ STUDIES: dict[str, Entry] = {
         research=True,
     ),
     "lab dyck train": Entry(
-        "identilens.lab.dyck.train.study:DyckTrainStudy", "Train Dyck models from several seeds."
+        "identilens.lab.dyck.train.study:DyckTrainStudy",
+        "Train Dyck models from several seeds.",
+        "identilens.lab.dyck.settings:DyckTrainSettings",
+        takes=(),
     ),
     "lab dyck analyse": Entry(
-        "identilens.lab.dyck.analyse:DyckAnalyseStudy", "Measure saved Dyck models."
+        "identilens.lab.dyck.analyse:DyckAnalyseStudy",
+        "Measure saved Dyck models.",
+        "identilens.lab.dyck.settings:DyckAnalyseSettings",
+        takes=(),
     ),
     "lab dyck construct": Entry(
         "identilens.lab.dyck.construct:DyckConstructStudy",
         "Models with uniform and balanced attention.",
+        "identilens.lab.dyck.settings:ConstructSettings",
+        takes=(),
     ),
     "lab dyck prune": Entry(
-        "identilens.lab.dyck.prune:DyckPruneStudy", "Prune random transformers to a target."
+        "identilens.lab.dyck.prune:DyckPruneStudy",
+        "Prune random transformers to a target.",
+        "identilens.lab.dyck.settings:PruneSettings",
+        takes=(),
     ),
     "lab encoder train": Entry(
-        "identilens.lab.encoder.train.study:TrainStudy", "Train an identifiable encoder on a task."
+        "identilens.lab.encoder.train.study:TrainStudy",
+        "Train an identifiable encoder on a task.",
+        "identilens.lab.encoder.settings:EncoderSettings",
+        takes=(),
     ),
     "lab encoder sweep": Entry(
         "identilens.lab.encoder.sweep.study:SweepStudy",
         "Train encoders over tasks, heads, d_k and seeds.",
+        "identilens.lab.encoder.settings:SweepSettings",
+        takes=(),
     ),
     "lab encoder logit-ranks": Entry(
         "identilens.lab.encoder.logit_ranks:LogitRankStudy",
         "Could queries and keys of this size give alternatives.",
+        "identilens.lab.encoder.settings:LogitRankSettings",
     ),
     "lab reversal": Entry(
-        "identilens.lab.reversal.study:ReversalStudy", "Attention of models that reverse sequences."
+        "identilens.lab.reversal.study:ReversalStudy",
+        "Attention of models that reverse sequences.",
+        "identilens.lab.reversal.settings:ReversalSettings",
+        takes=(),
     ),
 }
 """Each study by its name. The name is also its command and its name in the provenance."""

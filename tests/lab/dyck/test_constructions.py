@@ -19,9 +19,13 @@ from identilens.lab.dyck.pruning import (
     prune_to,
     random_transformer,
 )
-from identilens.lab.dyck.sufficiency import balanced_scores, sufficient_model
+from identilens.lab.dyck.sufficiency import (
+    balanced_scores,
+    sufficient_model,
+    uniform_second_layer,
+    uniform_transformer,
+)
 from identilens.lab.dyck.train.measuring import dyck_lens
-from identilens.lab.dyck.uniform import uniform_second_layer, uniform_transformer
 
 QUICK = {"inputs": 100, "starts": 4, "steps": 30}
 

@@ -11,10 +11,12 @@ from identilens.lab.dyck.embeddings import symbol_ids, symbols
 from identilens.lab.dyck.evaluation import closing_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.parsing import parse
-from identilens.lab.dyck.sufficiency import balanced_scores
-from identilens.lab.dyck.train.measuring import stack_likeness
-from identilens.lab.dyck.uniform import uniform_transformer
-from identilens.lab.dyck.variation import attention_variation, random_baselines
+from identilens.lab.dyck.sufficiency import balanced_scores, uniform_transformer
+from identilens.lab.dyck.train.measuring import (
+    attention_variation,
+    random_baselines,
+    stack_likeness,
+)
 
 LANGUAGE = Dyck(2, 3)
 

@@ -50,7 +50,7 @@ def test_the_stack_takes_the_steps_of_a_plain_loop():
     model = new_model(config, seed)
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimiser = torch.optim.AdamW(trained, lr=training.learning_rate, weight_decay=0.1)
-    data = training.sample(config.language, training.training_sequences, 0)
+    data = config.language.sample(training, training.training_sequences, 0)
     generator = seeded(seed)
     for epoch in range(2):
         for group in optimiser.param_groups:
@@ -69,7 +69,7 @@ def test_training_teaches():
     training = DyckTraining(length=16, tokens=8000, epochs=20, learning_rate=1e-2)
     found = train_models(DyckConfig(**MINIMAL), [0, 1], training)
     assert found.losses[-1].max() < 0.05 < found.losses[0].min()
-    tokens = training.sample(Dyck(), 100, 99)
+    tokens = Dyck().sample(training, 100, 99)
     scores = closing_accuracy(found.models, tokens)
     assert min(score.argmax for score in scores) > 0.97
 
@@ -94,7 +94,7 @@ def test_places_that_count():
 
 def test_inserted_nests_keep_depth_and_stack():
     language = Dyck(3, 4)
-    inputs = SHORT.sample(language, 5, 0)[None].expand(2, -1, -1)
+    inputs = language.sample(SHORT, 5, 0)[None].expand(2, -1, -1)
     generators = [seeded(seed) for seed in range(2)]
     longer = behind_nests(language, inputs, 3, generators)
     assert longer.shape == (2, 5, 13 + 6)

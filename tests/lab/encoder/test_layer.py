@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
-from identilens.lab.encoder.layer import IdentifiableEncoderLayer
+from identilens.lab.encoder.modeling import IdentifiableEncoderLayer
 from identilens.measures.attention import numerical_rank
 
 

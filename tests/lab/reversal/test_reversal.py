@@ -2,13 +2,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from identilens.lab.reversal.settings import ReversalSettings
 from identilens.lab.reversal.study import AttentionReverser, reversal_data, train_reversal
-from identilens.lab.reversal.task import (
-    ReversalSettings,
-    antidiagonal_match,
-    best_range,
-    threshold_sweep,
-)
+from identilens.lab.reversal.task import antidiagonal_match, best_range, threshold_sweep
 
 N = 6
 J = torch.eye(N).double().flip(-1)

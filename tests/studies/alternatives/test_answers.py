@@ -133,7 +133,9 @@ def test_heads_trade_their_outputs_where_their_projections_have_less_rank(tradin
     torch.manual_seed(0)
     config = hf.LlamaConfig(**zoo._LLAMA, head_dim=16 if trading else 8)
     lens = idl.Lens(zoo._random(hf.LlamaForCausalLM(config)).double())
-    found = idl.alternatives(lens, IDS, layers=1, outcome="layer", aim="farthest")
+    found = idl.alternatives(
+        lens, IDS, layers=1, outcome="layer", tolerance="float32", aim="farthest"
+    )
     assert found.table["alternative"].unique().to_list() == ["layer_farthest_19"]
     assert found.table["tolerance"].unique().to_list() == ["float32"]
     capture = next(lens.capture(IDS, weights=True)).layers[1]
@@ -165,7 +167,9 @@ def test_a_sum_of_outputs_is_measured_in_all_its_directions():
     """Directions below the rank tolerance can move the sum by more than a rounding to float32."""
     lens = idl.load("bundled-decoder")
     text = "Snow fell on the harbour all night, and in the morning nobody came to the ferry, for it was cold"
-    found = idl.alternatives(lens, text, outcome="layer", layers=1, aim="farthest")
+    found = idl.alternatives(
+        lens, text, outcome="layer", tolerance="float32", layers=1, aim="farthest"
+    )
     [query] = found.table["query"].unique()
     heads = next(lens.capture(text, weights=True)).layers[1].heads
     change = whole = 0.0

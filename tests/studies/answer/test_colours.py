@@ -26,5 +26,19 @@ def test_a_segment_has_one_colour_in_the_marked_answer_and_the_charts(name):
             assert {segment: order.index(segment) for segment in colours} == colours
 
 
+def test_a_conversation_is_filled_where_the_answer_needs_it():
+    prompt, *_ = answered().conversations()
+    marks = {mark.label: mark for mark, _ in prompt.legend}
+    assert {name: mark.strong for name, mark in marks.items()} == {
+        "document": True,
+        "question": False,
+    }
+    assert [one.mark.label for one in prompt.tokens] == ["template", "question", "document"]
+    assert (
+        "without it 16 times less likely"
+        in {mark.label: said for mark, said in prompt.legend}["document"]
+    )
+
+
 def test_every_colour_of_a_line_has_its_style():
     assert all(f".series-{at} {{" in style() for at in range(len(LIGHT.series)))

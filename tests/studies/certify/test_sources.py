@@ -78,7 +78,6 @@ def test_the_most_likely_token_is_a_source_and_a_direction_is_a_claim():
     logit = likely.parts.filter(part="logit")["value"].item()
     assert logit == pytest.approx(float(own), abs=1e-5)
     assert len(likely.summary().text.splitlines()) <= 3
-    assert "claims" in likely.charts()
     u = torch.randn(256, generator=seeded())
     found = idl.certify(lens, TEXT, claim=[idl.claims.source(u, key) for key in (0, 1)], **place)
     assert " → the direction' is " in found.summary().text

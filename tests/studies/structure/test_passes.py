@@ -124,10 +124,10 @@ def test_w_is_of_the_representatives_of_the_pool(lens):
     assert set(members) < set(pool)
     ones = [list(next(iter(lens.capture([text], weights=True))).heads) for text in TEXTS]
     mean = torch.stack([ones[text][1].weights for text in members]).mean(0)
-    assert_close(found.mean_weights(0, 1).double(), mean, atol=1e-6, rtol=0)
+    assert_close(found.matrices["encoder.layer0.raw"][1].double(), mean, atol=1e-6, rtol=0)
     effective = torch.stack([ones[text][1].effective.abs() for text in members])
     assert_close(
-        found.mean_weights(0, 1, name="effective").double(), effective.mean(0), atol=1e-6, rtol=0
+        found.matrices["encoder.layer0.effective"][1].double(), effective.mean(0), atol=1e-6, rtol=0
     )
     W, whole = (
         structure_weights(one, 2 / N)

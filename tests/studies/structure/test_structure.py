@@ -55,7 +55,7 @@ def test_a_decoder_keeps_its_mask():
     found = structure(tiny("gpt2"), corpus(4), length=N, compared_pairs=4, perturbed=1)
     assert found.table["kind"].unique().to_list() == ["decoder"]
     for name in ("raw", "effective", "all_effective"):
-        assert float(found.mean_weights(0, 0, name=name).triu(1).abs().max()) == 0
+        assert float(found.matrices[f"decoder.layer0.{name}"][0].triu(1).abs().max()) == 0
     assert found.texts["negative"].null_count() == len(found.texts)
     assert len(found.pairs) == len(found.perturbations) == 0
 

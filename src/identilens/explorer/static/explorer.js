@@ -1,5 +1,5 @@
 // The explorer's page: the start token, the columns, and the address that holds what they show.
-const root = document.getElementById("panes"), steps = document.querySelector(".lesson .bar"), columns = document.getElementById("columns"), runs = document.getElementById("runs"), entry = document.getElementById("entry"), panes = [];
+const root = document.getElementById("panes"), steps = document.querySelector(".lesson .bar"), columns = document.getElementById("columns"), entry = document.getElementById("entry"), panes = [];
 
 // The printed address brings the token. It is kept for this tab alone, and never stands in an address to be shared.
 function takeToken(text) {
@@ -9,13 +9,6 @@ function takeToken(text) {
   state.delete("token");
   history.replaceState(null, "", `#${state}`);
   return true;
-}
-
-// Runs to open, each in a page of its own: the key in its address opens its report and nothing else.
-function listRuns(addresses) {
-  runs.hidden = !addresses;
-  const names = Object.entries(addresses || {});
-  runs.replaceChildren(made("option", { value: "", textContent: names.length ? "open a run…" : "no runs yet" }), ...names.map(([name, address]) => made("option", { value: address, textContent: name })));
 }
 
 function remember() {
@@ -55,9 +48,9 @@ function restore() {
 const lesson = document.getElementById("lesson"), teach = document.getElementById("teach"), step = document.getElementById("step");
 const STEPS = {
   look: [({ place }) => `The small squares are the heads, layer by layer. ${place ? `Layer ${place.layer}, head ${place.head} is open: by a first estimate the model's answer changes most without it. ` : ""}Choose another one by a tap, a click or the arrow keys.`, async (pane) => { await pane.strongest(); pane.viewerRoot.scrollIntoView({ block: "start" }); }],
-  click: [() => "A row is locked: its keys are listed. The bar of a key is the range of values that its weight can take while what stands above stays, if the other weights move to match. A click on a key gives its weight a slider.", (pane) => pane.lockOne(), (pane) => pane.reveal()],
-  exchange: [() => "The row has other weights now, chosen to keep the answer: the tour has set how nearly, under Exchange, Tolerance. The coloured texts show where its attention was and is; the table, what the model says.", (pane) => pane.exchanged(), (pane) => pane.seek()],
-  break: [({ strong, inside }) => `“${plain(strong)}” was taken out of the row: its strongest key, by an estimate. ${inside ? "0 lies in its range, but a range holds only if the other weights move to match; here they share its weight in proportion" : "0 lies outside of its range"}. Compare this line of the table with the exchange. If both change little, go on from 3 with another row or head.`, (pane) => pane.broken(), (pane) => pane.seek()],
+  click: [() => "A row is locked: its keys are listed. The bar of a key is the range of values that its weight can take while what stands above stays, if the other weights move to match. A click on a key gives its weight a slider.", (pane) => pane.forAnswer(), (pane) => pane.viewerRoot.querySelector(".viewer-stage").scrollIntoView({ block: "start" })],
+  exchange: [() => "The row has other weights now, chosen to keep the answer: the tour has set how nearly. The coloured texts show where its attention was and is; the table, what the model says.", async (pane) => { await pane.forAnswer(); await pane.exchanged(); }, (pane) => pane.seek()],
+  break: [({ strong, inside }) => `“${plain(strong)}” was taken out of the row: its strongest key, by an estimate. ${inside ? "0 lies in its range, but a range holds only if the other weights move to match; here they share its weight in proportion" : "0 lies outside of its range"}. Compare this line of the table with the exchange. If both change little, go on from 3 with another row or head.`, async (pane) => { await pane.forAnswer(); await pane.broken(); }, (pane) => pane.seek()],
 };
 
 function teaching(on) {
@@ -77,8 +70,7 @@ async function open() {
   }
   entry.hidden = true;
   columns.hidden = teach.hidden = false;
-  teaching(localStorage.getItem("lesson") !== "learnt");
-  listRuns(start.runs);
+  teaching(localStorage.getItem("lesson") === "");
   restore();
 }
 
@@ -87,10 +79,6 @@ entry.addEventListener("submit", (event) => {
   const given = entry.querySelector("input").value.trim();
   sessionStorage.setItem("token", new URLSearchParams(given.split("#").pop()).get("token") ?? given);
   open();
-});
-runs.addEventListener("change", () => {
-  if (runs.value) window.open(runs.value, "_blank", "noopener");
-  runs.value = "";
 });
 // What is scrolled to stands below the steps of the tour.
 new ResizeObserver(() => document.documentElement.style.setProperty("--steps", `${steps.offsetHeight}px`)).observe(steps);

@@ -52,7 +52,7 @@ const plain = (name) => name.replace(/^(␣|##|…)(?=.)/u, "");
 const named = ({ choices: { layer, head } }) => `layer ${layer}, head ${head}`;
 
 // What must stay the same when a row changes: outcome and tolerance, in words.
-const KEPT = { "head 0": "the head's output, exactly", "head bfloat16": "the head's output, up to bfloat16's rounding", "head 1%": "the head's output, up to 1 %", "layer 1%": "the layer's output, up to 1 %", "answer 1%": "the model's answer, up to 1 %", "answer 10%": "the model's answer, up to 10 %" };
+const KEPT = { "head bfloat16": "the head's output, up to bfloat16's rounding", "head 0": "the head's output, exactly", "head 1%": "the head's output, up to 1 %", "layer 1%": "the layer's output, up to 1 %", "answer 1%": "the model's answer, up to 1 %", "answer 10%": "the model's answer, up to 10 %" };
 const NATS = "0.001nats", AIMS = { least: "away from the largest keys", farthest: "as far away as possible", sparsest: "onto the fewest keys" }, HEADS = { head: "this head", layer: "all heads of the layer", model: "all heads" }, WITHIN = { "0.1%": "to 0.1 % of the row's effect", "1%": "to 1 % of the row's effect", "10%": "to 10 % of the row's effect", [NATS]: "to 0.001 nats" };
 
 const STORED = { bfloat16: "as bfloat16", int8: "with 8 bits", int4: "with 4 bits", int3: "with 3 bits", 0.1: "with Gaussian noise of 10 %" };
@@ -64,6 +64,8 @@ const FEW = 80;
 const CHANGED = "changed row";
 
 const group = (words, ...parts) => { const one = made("div", { className: "pair" }, made("span", { className: "soft", textContent: words }), ...parts); one.setAttribute("role", "group"); one.setAttribute("aria-label", words); return one; };
+// A question of a column, with what answers it; one is open at a time.
+const question = (number, words, ...parts) => made("details", { className: "question", name: `questions-${number}` }, made("summary", { textContent: words }), ...parts);
 const choice = (label, options) => made("select", { ariaLabel: label }, ...Object.entries(options).map(([value, textContent]) => made("option", { value, textContent })));
 
 class Pane {
@@ -88,8 +90,6 @@ class Pane {
     this.hand = made("div", { className: "hand", hidden: true });
     // The slider of a key stands below its row.
     this.handLine = made("tr", { className: "hand-line" }, made("td", { colSpan: 4 }, this.hand));
-    this.run = made("input", { type: "text", ariaLabel: "Name of the run", placeholder: "name of a run", maxLength: 64, size: 14 });
-    this.run.addEventListener("keydown", (event) => { if (event.key === "Enter") this.run.nextSibling.click(); });
     this.kept = choice("What must stay the same", KEPT);
     this.kept.addEventListener("change", () => this.viewer.redraw());
     [this.aim, this.heads, this.within] = [choice("What the other row is to do", AIMS), choice("Heads that change", HEADS), choice("Tolerance", WITHIN)];
@@ -101,21 +101,20 @@ class Pane {
     this.stored.value = "int4";
     this.keep = group("Prove ranges while this stays", this.kept);
     this.asks = { needed: this.button("Mark them", () => this.needed()), answered: this.button("Let it answer", () => this.answered()) };
-    this.exchange = group("Exchange one row; the model's answer stays", this.aim, this.heads, this.within, this.button("Look for it", () => this.same()));
-    this.breaking = group("Break", this.button("Take the row's strongest key out", () => this.broken(), "The key without which the row changes most, by a first estimate"), this.button("Move a key's weight", () => this.toKeys(), "Goes to the keys of the locked row: Enter gives a key its slider"), this.button("Take this head out", () => this.without()));
-    this.whole = group("Exchange all rows of this head; its output stays", this.button("Farthest", () => this.alternative("far"), "As far away as possible"), this.button("Random", () => this.alternative("sampled"), "Drawn at random from all that there are"), this.button("From other W_Q and W_K", () => this.parameters(), "By other query and key matrices"), made("span", { className: "soft" }));
-    this.tools = made("div", { className: "tools", hidden: true }, this.exchange, this.whole, this.breaking);
-    this.jump = this.button("Exchange or break it", () => this.tools.scrollIntoView());
-    this.jump.className = "jump";
-    this.more = made("div", { className: "tools", hidden: true },
-      group("Which tokens the answer needs", this.answer, this.asks.needed, made("span", { className: "soft" })),
-      group("What the model's answer to this text or chat attends to", this.asks.answered, made("span", { className: "soft" })),
-      group("Which tokens can be read from this layer's hidden states, stored", this.stored, this.button("Read them", () => this.inverted())),
-      group("What each token takes from the others", this.button("Estimate", () => this.contributions(false)), this.button("Exact", () => this.contributions(true))),
-      group("Save", this.button("Map as PNG", () => this.viewerRoot.querySelector(".maps canvas").toBlob((blob) => save("map.png", blob))), this.button("Row as CSV", () => this.csv()), this.button("Row as SVG", () => this.slide("svg")), this.button("Row as PNG", () => this.slide("png")), this.button("Command and Python", () => this.lines()), ...(start.runs ? [this.run, this.button("Save as run", () => this.saveRun())] : [])));
+    const asked = (words, ...parts) => question(number, words, ...parts), said = () => made("span", { className: "soft" });
+    this.exchange = asked("Could this row be another one? Exchange it: the answer stays", this.aim, this.heads, this.within, this.button("Look for it", () => this.same()));
+    this.why = said();
+    this.whole = asked("Could this map be another one? Exchange all rows: the head's output stays", this.button("Farthest", () => this.alternative(), "As far away as possible"), this.button("From other W_Q and W_K", () => this.parameters(), "By other query and key matrices"), this.why);
+    this.breaking = asked("What changes the answer? Break the row", this.button("Take the row's strongest key out", () => this.broken(), "The key without which the row changes most, by a first estimate"), this.button("Move a key's weight", () => this.toKeys(), "Goes to the keys of the locked row: Enter gives a key its slider"), this.button("Take this head out", () => this.without()));
+    this.tools = made("div", { className: "questions", hidden: true }, this.exchange, this.whole, this.breaking,
+      asked("Which tokens does the answer need?", this.answer, this.asks.needed, said()),
+      asked("What does the model's answer to this text or chat attend to?", this.asks.answered, said()),
+      asked("Which tokens can be read from this layer's hidden states?", this.stored, this.button("Read them", () => this.inverted())),
+      asked("What does each token take from the others?", this.button("Estimate", () => this.contributions(false)), this.button("Exact", () => this.contributions(true))),
+      asked("How do I keep this?", this.button("Map as PNG", () => this.viewerRoot.querySelector(".maps canvas").toBlob((blob) => save("map.png", blob))), this.button("Row as CSV", () => this.csv()), this.button("Row as SVG", () => this.slide()), this.button("Command and Python", () => this.lines())));
     this.mixed = made("div", {});
     this.root = made("section", { className: "pane", ariaLabel: `Column ${number + 1}` },
-      made("div", { className: "ask" }, made("div", { className: "bar" }, this.model, this.examples), this.text, this.doing), this.tools, this.stage, this.more, this.mixed);
+      made("div", { className: "ask" }, made("div", { className: "bar" }, this.model, this.examples), this.text, this.doing), this.stage, this.tools, this.mixed);
     this.stage.addEventListener("row", ({ detail }) => {
       const stays = this.row?.choices === detail.choices && this.row.query === detail.query;
       this.row = detail;
@@ -146,7 +145,7 @@ class Pane {
 
   button(words, act, title = "") {
     const one = made("button", { type: "button", textContent: words, title });
-    one.addEventListener("click", () => { this.where = one.closest(".pair") ?? this.hand; act(); });
+    one.addEventListener("click", () => { this.where = one.closest(".question") ?? this.hand; act(); });
     return one;
   }
 
@@ -194,7 +193,7 @@ class Pane {
     if (!this.text.value.trim()) return;
     this.where = this.text;
     this.drop();
-    this.found.hidden = this.tools.hidden = this.more.hidden = true;
+    this.found.hidden = this.tools.hidden = true;
     this.changes = [];
     this.place = null;
     this.viewer = this.row = this.held = null;
@@ -212,20 +211,25 @@ class Pane {
       else {
         this.tokens = step.viewer.tokens;
         this.viewer = window.tokenMaps(this.viewerRoot, step.viewer, look, (choices, query) => this.prove(choices, query), { ...NOWHERE, write: (view) => this.seen(view) });
+        const controls = this.viewerRoot.querySelectorAll(":scope > .viewer-bar, .layer-words, .viewer-top .soft");
+        this.viewerRoot.querySelector(".viewer-stage").before(question(this.number, "What else can the map show?", ...controls));
       }
     });
     if (!last) return;
     [this.held, this.predicts] = [last.held, last.predicts];
     this.within.lastChild.hidden = !last.predicts;
     if (!last.predicts && this.within.value === NATS) this.within.value = "10%";
-    this.tools.hidden = this.more.hidden = false;
-    this.viewerRoot.querySelector(".viewer-row .viewer-bar").append(this.keep, this.jump);
+    this.tools.hidden = false;
+    this.viewerRoot.querySelector(".viewer-row .viewer-bar").append(this.keep);
     for (const [button, why] of [[this.asks.needed, last.predicts ? "" : "this model predicts no token and no class"], [this.asks.answered, last.writes ? "" : "this model writes no answers"]]) {
       button.disabled = Boolean(why);
       button.title = why;
       button.nextSibling.textContent = why && `(${why})`;
     }
-    if (this.view) await this.viewer.show(this.view); else await this.strongest();
+    if (this.view) await this.viewer.show(this.view); else {
+      await this.strongest();
+      this.lockOne();
+    }
     await this.able();
     this.viewerRoot.dataset.all = "true";
     this.state.textContent = this.cut.max_length ? `Texts are cut at ${this.cut.max_length} tokens.` : "";
@@ -243,7 +247,7 @@ class Pane {
   async able() {
     const fixed = await this.viewer.fixed(), why = fixed ? "no other weights give exactly this head's output: the text has too few tokens. Exchange one row, which may change the output a little" : "";
     for (const one of this.whole.querySelectorAll("button")) one.disabled = fixed;
-    this.whole.lastChild.textContent = why && `(${why})`;
+    this.why.textContent = why && `(${why})`;
   }
 
   // Opens the head that the answer needs most.
@@ -305,23 +309,17 @@ class Pane {
     await this.told(words, `Exchange: row ${row}, ${heads === "head" ? named(at) : heads === "layer" ? `all heads of layer ${layer}` : "all heads"}; answer kept ${WITHIN[this.within.value]}`, last.same, at, ["raw", "same answer"]);
   }
 
-  // The row that matters is locked, else the last one, of which a decoder predicts; short rows have ranges by the answer.
+  // The row that matters is locked, else the last one, of which a decoder predicts.
   lockOne() {
     const { row, count } = this.viewer.now();
-    if (row !== null) return;
-    this.kept.value = "answer 10%";
-    this.viewer.lock(Math.min(this.place?.row ?? count - 1, count - 1));
+    if (row === null) this.viewer.lock(Math.min(this.place?.row ?? count - 1, count - 1));
   }
 
-  // Shows the locked row of the map, and as much of its keys as fits.
-  reveal() {
-    const { row, count } = this.viewer.now(), box = this.viewerRoot.querySelector(".maps canvas").getBoundingClientRect(), keys = this.viewerRoot.querySelector(".viewer-row").getBoundingClientRect();
-    if (row === null) return;
-    // Of a map, the last lines are its scale.
-    const bottom = box.bottom - (count - 1 - row) / count * box.height, top = document.querySelector(".lesson .bar").getBoundingClientRect().bottom;
-    // Below a map, the keys need the room under the row; beside it, they begin where the map does.
-    const aim = keys.top >= box.bottom ? Math.min(top + 3 * box.height / count, window.innerHeight - 16) : Math.min(Math.max(bottom - box.top + top + 8, Math.min(bottom, window.innerHeight - 16)), window.innerHeight + 24);
-    window.scrollBy(0, bottom - aim);
+  // In the tour, ranges are by the answer: those of short rows by a head's output are points.
+  forAnswer() {
+    this.kept.value = "answer 10%";
+    this.lockOne();
+    return this.viewer.redraw();
   }
 
   // The last two steps of the tour: the same row, with other weights that keep the answer and without its strongest key.
@@ -391,7 +389,12 @@ class Pane {
   }
 
   // A slider that is gone has no place any more.
-  below(one) { (this.where.isConnected ? this.where : this.breaking).after(one); }
+  below(one) {
+    const where = this.where.isConnected ? this.where : this.breaking;
+    if (!where.matches(".question")) { where.after(one); return; }
+    where.open = true;
+    where.append(one);
+  }
 
   seek() {
     // Of what does not fit, the beginning is shown; a slider stays above what it led to.
@@ -422,18 +425,17 @@ class Pane {
     this.viewer.pick("raw");
   }
 
-  async alternative(which) {
-    const at = this.viewer.now(), name = which === "far" ? "alternative" : "drawn", found = await this.other("alternative", { which }, name, "looking for an alternative and putting it back");
+  async alternative() {
+    const at = this.viewer.now(), name = "alternative", found = await this.other("alternative", name, "looking for an alternative and putting it back");
     if (!found) return;
-    const options = "visible=head.visible, generator=torch.Generator().manual_seed(0)";
-    this.did = which === "far" ? { at: at.choices, from: "far_alternatives", other: `far_alternatives(head.attention, head.projected, ${options})` } : { at: at.choices, from: "sample_alternatives", other: `sample_alternatives(head.attention, head.projected, 1, method="uniform", ${options})[0]` };
+    this.did = { at: at.choices, from: "far_alternatives", other: "far_alternatives(head.attention, head.projected, visible=head.visible, generator=torch.Generator().manual_seed(0))" };
     const none = "No other weights give exactly this output, usually because the text has no more tokens than the head's values have dimensions. Take a longer text, or prove rows up to 1 %. The model's own map, put back:";
     await this.told(found.distance < 5e-4 ? none : `Other weights with the same output, ${this.away(found)} Put back into the model:`, found.distance < 5e-4 ? `No exchange: own weights of ${named(at)}` : `Exchange: all rows, ${named(at)}; output kept`, found, at, ["raw", name]);
   }
 
   // The head's own weights once its W_Q and W_K are others.
   async parameters() {
-    const at = this.viewer.now(), found = await this.other("parameters", {}, "other matrices", "looking for other W_Q and W_K");
+    const at = this.viewer.now(), found = await this.other("parameters", "other matrices", "looking for other W_Q and W_K");
     if (!found) return;
     const { layer, head } = at.choices;
     this.did = { name: "alternatives", options: { layers: layer, heads: head, realisable: true } };
@@ -448,8 +450,8 @@ class Pane {
   away({ distance, output_error: error }) { return `${distance.toFixed(3)} away on average (total variation); the head's output changes by ${sized(error)}.`; }
 
   // Asks for other weights of the head and shows them as a layer of its map.
-  async other(what, more, name, words) {
-    const at = this.at(), choices = this.viewer.now().choices, last = await this.one(what, { ...at, ...more }, words);
+  async other(what, name, words) {
+    const at = this.at(), choices = this.viewer.now().choices, last = await this.one(what, at, words);
     if (!last) return null;
     if (last.alternative.layer) this.viewer.addLayer(choices, name, last.alternative.layer, { [`${name} − raw`]: [name, "raw"] });
     return last.alternative;
@@ -465,13 +467,6 @@ class Pane {
     const end = last.viewer.maps.length - 1;
     window.tokenMaps(maps, { ...last.viewer, first: Math.min(end, this.viewer.now().row ?? end) }, look, null, NOWHERE);
     maps.scrollIntoView({ block: "nearest" });
-  }
-
-  async saveRun() {
-    const name = this.run.value.trim();
-    if (!name) { this.run.focus(); this.complain("Name the run first: letters, digits, - and _."); return; }
-    const last = await this.one("save", { ...this.at(), name }, "saving", (step) => step.progress !== undefined && this.busy("saving", step.progress));
-    if (last) listRuns(last.runs);
   }
 
   // One table for all changes of a text, those that the model does not notice and those that matter; below it more on
@@ -555,7 +550,7 @@ class Pane {
   }
 
   // A row as a slide: its largest keys with weight and range, what must stay the same, and where it comes from.
-  async slide(kind) {
+  slide() {
     const { proven, keys, query } = this.row || {};
     if (!proven) { this.complain(LOCK); return; }
     const after = this.after?.row === query && this.after.choices === this.viewer.now().choices ? this.after : null;
@@ -568,12 +563,7 @@ class Pane {
     const caption = [`${called(this.model.value)}, layer ${layer}, head ${head}; ${count > all.length ? `the ${all.length} ${sorted} of ${count} keys` : `all ${count} keys`}, each with its position.`, `Dot: weight. Bar: the values that it can take, if the other weights move to match, while this stays:`, (this.certified.kept.split(" (")[0])];
     const names = [[910, "weight"], [1000, "range"], ...(after ? [[1180, "changed"]] : [])].map(([x, words]) => text(x, 178, words, 'font-size="16"')).join("");
     const svg = `<svg xmlns="http://www.w3.org/2000/svg" width="1280" height="720" viewBox="0 0 1280 720" font-family="sans-serif" font-size="19" fill="${page.ink}"><rect width="1280" height="720" fill="${page.surface}"/>${text(60, 60, `What “${plain(keys[query])}” (token ${query}) attends to`, 'font-size="32"')}${caption.map((words, number) => text(60, 96 + 26 * number, words)).join("")}${names}${all.map(line).join("")}<path d="M320 ${bottom - 14}H880" stroke="${page.ink}"/>${ticks}${after ? text(60, 672, `Diamond: the row after the last change (${after.done}).`, `font-size="17" fill="${other}"`) : ""}${text(60, 702, "identilens", 'font-size="17"')}</svg>`;
-    if (kind === "svg") { save("row.svg", svg, "image/svg+xml"); return; }
-    const image = new Image(), canvas = made("canvas", { width: 1280, height: 720 });
-    image.src = URL.createObjectURL(new Blob([svg], { type: "image/svg+xml" }));
-    await image.decode();
-    canvas.getContext("2d").drawImage(image, 0, 0);
-    canvas.toBlob((blob) => save("row.png", blob));
+    save("row.svg", svg, "image/svg+xml");
   }
 
   csv() {

@@ -2,24 +2,21 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import polars as pl
 import torch
-from cyclopts import Parameter
 
 from identilens.charts.views import View
 from identilens.errors import InputError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.modeling import DyckForCausalLM
-from identilens.lab.dyck.settings import DyckLaw, DyckSetting, DyckTraining, Measuring
+from identilens.lab.dyck.settings import DyckAnalyseSettings, DyckSetting, DyckTraining
 from identilens.lab.dyck.train.measuring import measure_models, variation_table
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.training import Trained
 from identilens.models.loading import load
 from identilens.runs.provenance import Identity
-from identilens.runs.settings import NOT_RECORDED
 from identilens.runs.study import Output, Study, study_function
 
 
@@ -34,17 +31,6 @@ class DyckAnalysis(DyckRuns):
         **DyckRuns.views,
         "heads": View(title="Heads", table="heads", listed=True),
     }
-
-
-@dataclass(frozen=True, kw_only=True)
-class DyckAnalyseSettings(DyckLaw, Measuring):
-    """The models, and the distribution of the test sequences.
-
-    Attributes:
-        models: Folders of Dyck models, all with the same configuration.
-    """
-
-    models: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=True), NOT_RECORDED]
 
 
 class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):

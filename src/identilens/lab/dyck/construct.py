@@ -2,31 +2,33 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import polars as pl
 import torch
-from annotated_types import Ge
 from jaxtyping import Float
 from torch import Tensor
 
 from identilens.charts.kit import lines
 from identilens.charts.views import View
-from identilens.errors import SettingError
 from identilens.lab.dyck.balance import measure_balance, second_layer
 from identilens.lab.dyck.embeddings import pair_symbols, symbols
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
-from identilens.lab.dyck.sufficiency import balanced_scores, sufficient_model
+from identilens.lab.dyck.settings import ConstructSettings
+from identilens.lab.dyck.sufficiency import (
+    balanced_scores,
+    sufficient_model,
+    uniform_second_layer,
+    uniform_transformer,
+)
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
-from identilens.lab.dyck.uniform import uniform_second_layer, uniform_transformer
 from identilens.models.saving import save_model
 from identilens.runs.files import write_folder
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import LIST, NonNegative, Positive, Settings, TwoOrMore
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import decimals, table_of
 
@@ -161,40 +163,6 @@ def off_balance(
             key = model.get_parameter("dyck.layers.0.attention.k_proj.weight")
             key += embeddings.shape[1] ** 0.5 * (inverse @ moved @ inverse.T)
     return model, embeddings
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConstructSettings(Settings):
-    """The constructions, and their tests.
-
-    Attributes:
-        types: Number of bracket types, k; at least 2, since with one there is nothing to balance.
-        depth: Largest number of open brackets, D; at least 2, since with one there is nothing to balance.
-        lengths: Numbers of brackets in the test prefixes.
-        count: Number of prefixes of each length.
-        off_balance: Sizes, in logits, of the perturbations that move the balanced layer's attention off Eq. 11.
-        seed: Seed of embeddings, logits, perturbations and prefixes.
-    """
-
-    types: TwoOrMore = 2
-    depth: TwoOrMore = 4
-    lengths: Annotated[tuple[TwoOrMore, ...], LIST] = (28, 100, 500, 2000)
-    count: Positive = 50
-    off_balance: Annotated[tuple[Annotated[float, Ge(0)], ...], LIST] = (
-        0.0,
-        0.001,
-        0.01,
-        0.03,
-        0.1,
-        0.3,
-        1.0,
-    )
-    seed: NonNegative = 0
-
-    def check(self) -> None:
-        """Check that there is a length to test on."""
-        if not self.lengths:
-            raise SettingError("lengths", "with at least one value", self.lengths)
 
 
 class DyckConstructStudy(Study[ConstructSettings, Constructions]):

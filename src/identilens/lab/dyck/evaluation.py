@@ -74,7 +74,7 @@ def generalisation(
     """
     config: DyckConfig = models[0].config
     # This offset makes the seeds of tests different from those of training sets.
-    short = law.sample(config.language, measuring.sequences, 1_000_004).to(device)
+    short = config.language.sample(law, measuring.sequences, 1_000_004).to(device)
     generator = torch.Generator().manual_seed(2_000_004)
     shortest, longest = measuring.lengths
     drawn = config.language.sample_prefixes(measuring.long_sequences, longest, generator)

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from identilens.errors import InputError
+from identilens.lab.dyck.settings import DyckLaw
 
 PADDING, START, END = 0, 1, 2
 SPECIAL = 3
@@ -96,6 +97,15 @@ class Dyck:
             reach = upward + (1.0 - chances) * functional.pad(reach[:-1], (1, 0))
             steps.append(torch.where(reach > 0, upward / reach.clamp_min(1e-300), 0.0))
         return self._walk(count, torch.stack(steps[::-1]), generator)
+
+    def sample(self, law: DyckLaw, count: int, seed: int) -> Int[Tensor, "count n"]:
+        """Return sequences of a training distribution after a start token.
+
+        Raises:
+            InputError: If the language has no word of the length.
+        """
+        draw = self.sample_complete if law.data == "complete" else self.sample_prefixes
+        return with_start(draw(count, law.length, torch.Generator().manual_seed(seed)))
 
     def _walk(
         self, count: int, chances: Float[Tensor, "step depth"], generator: torch.Generator

@@ -2,22 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import polars as pl
 import torch
-from annotated_types import Ge, Le
 from jaxtyping import Float
 from torch import Tensor
 
 from identilens.charts.kit import lines
 from identilens.charts.views import View
-from identilens.errors import SettingError
 from identilens.lab.dyck.plain import PlainLayer, run_layers, small_target, without_dead_units
 from identilens.lab.dyck.pruning import Sizes, is_pruning, prune_to, random_transformer
+from identilens.lab.dyck.settings import PruneSettings
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import LIST, Positive, Settings
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import counted, decimals, integers, table_of
 
@@ -233,47 +231,6 @@ class Prunings(Result):
         return groups.agg(
             mean=error.mean(), largest=error.max(), sampled=sampled, count=pl.len()
         ).sort("width")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PruneSettings(Settings):
-    """Sizes of the target and of the random transformers, and how errors are measured.
-
-    Attributes:
-        layers: Number of layers of the target, L; the random transformer has 4 L.
-        size: Embedding size of the target, m.
-        key_size: Size of the target's queries and keys, m_a; the embedding size by default.
-        width: Width of the target's feed-forward block, w.
-        candidates: Numbers of random products for each weight of the target; they set the random transformer's width.
-        seeds: Number of random transformers for each number of candidates.
-        inputs: Number of random inputs on which errors are measured.
-        starts: Number of inputs where gradient ascent for larger errors starts; half are the worst random inputs.
-        steps: Number of steps of the ascent.
-    """
-
-    layers: Positive = 1
-    size: Positive = 4
-    key_size: Positive | None = None
-    width: Positive = 8
-    candidates: Annotated[tuple[Annotated[int, Ge(1), Le(24)], ...], LIST] = (
-        4,
-        6,
-        8,
-        10,
-        12,
-        14,
-        16,
-        18,
-    )
-    seeds: Positive = 3
-    inputs: Positive = 2000
-    starts: Positive = 32
-    steps: Positive = 200
-
-    def check(self) -> None:
-        """Check that there are candidates."""
-        if not self.candidates:
-            raise SettingError("candidates", "with at least one value", self.candidates)
 
 
 class DyckPruneStudy(Study[PruneSettings, Prunings]):

@@ -1,17 +1,23 @@
-"""Options of training Dyck transformers, checked before anything runs."""
+"""Options of the Dyck laboratory, checked before anything runs. Imports nothing heavy."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
-from annotated_types import Ge
-from jaxtyping import Int
-from torch import Tensor
+from annotated_types import Ge, Le
+from cyclopts import Parameter
 
 from identilens.errors import InputError, SettingError
-from identilens.lab.dyck.configuration import DyckConfig
-from identilens.lab.dyck.language import Dyck, with_start
-from identilens.runs.settings import LIST, AboveZero, Positive, Settings, TwoOrMore
+from identilens.runs.settings import (
+    LIST,
+    NOT_RECORDED,
+    AboveZero,
+    NonNegative,
+    Numbers,
+    Positive,
+    Settings,
+    TwoOrMore,
+)
 
 Data = Literal["complete", "prefixes"]
 Loss = Literal["closing", "all"]
@@ -40,15 +46,6 @@ class DyckLaw(Settings):
             raise InputError(
                 f"expected an even length for complete words, got {self.length}; use {self.length + 1}"
             )
-
-    def sample(self, language: Dyck, count: int, seed: int) -> Int[Tensor, "count n"]:
-        """Return sequences of the training distribution after a start token.
-
-        Raises:
-            InputError: If the language has no word of the length.
-        """
-        draw = language.sample_complete if self.data == "complete" else language.sample_prefixes
-        return with_start(draw(count, self.length, torch.Generator().manual_seed(seed)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +127,142 @@ class DyckSetting:
     config: dict[str, Any] = field(default_factory=dict)
     training: DyckTraining = field(default_factory=DyckTraining)
 
-    def make(self) -> DyckConfig:
-        """Return the configuration."""
-        return DyckConfig(**self.config)
+
+@dataclass(frozen=True, kw_only=True)
+class DyckTrainSettings(DyckTraining, Measuring):
+    """The models, their training, and their seeds.
+
+    Attributes:
+        types: Number of bracket types.
+        depth: Largest number of open brackets.
+        layers: Number of layers; 1 with a minimal first layer.
+        heads: Number of heads in a layer.
+        hidden: Size of hidden states and feed-forward block.
+        block: Standard block (gpt), the block of the paper's Eq. 6 (paper), or attention alone (minimal).
+        first_layer: Learned token embeddings, or a minimal first layer by Eq. 19, 20 or 21.
+        positions: Position encoding.
+        seeds: Seeds of initial weights and batches, such as 0-29.
+        at_once: Number of seeds in one batched computation; all by default.
+        device: Device to train on.
+    """
+
+    types: Positive = 2
+    depth: Positive = 4
+    layers: Positive = 2
+    heads: Positive = 1
+    hidden: Positive = 50
+    block: Literal["gpt", "paper", "minimal"] = "gpt"
+    first_layer: Literal["learned", "one-hot", "type-depth", "angle"] = "learned"
+    positions: Literal["none", "linear"] = "none"
+    seeds: Numbers = tuple(range(10))
+    at_once: Positive | None = None
+    device: Annotated[str, NOT_RECORDED] = "cpu"
+
+    def check(self) -> None:
+        """Check that there is a seed; check the settings of training and measuring too."""
+        super().check()
+        if not self.seeds:
+            raise SettingError("seeds", "with at least one number", self.seeds)
+
+    def kind(self) -> DyckSetting:
+        """Return the one kind of model that the settings describe."""
+        config = {
+            "bracket_types": self.types,
+            "max_depth": self.depth,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "hidden_size": self.hidden,
+            "intermediate_size": self.hidden,
+            "block": self.block,
+            "first_layer": self.first_layer,
+            "positions": self.positions,
+        }
+        layers = "1 layer" if self.layers == 1 else f"{self.layers:,} layers"
+        name = f"{self.types} types, depth {self.depth}, {layers}"
+        return DyckSetting(name, config, DyckTraining(**self.values_of(DyckTraining)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DyckAnalyseSettings(DyckLaw, Measuring):
+    """The models, and the distribution of the test sequences.
+
+    Attributes:
+        models: Folders of Dyck models, all with the same configuration.
+    """
+
+    models: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=True), NOT_RECORDED]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstructSettings(Settings):
+    """The constructions, and their tests.
+
+    Attributes:
+        types: Number of bracket types, k; at least 2, since with one there is nothing to balance.
+        depth: Largest number of open brackets, D; at least 2, since with one there is nothing to balance.
+        lengths: Numbers of brackets in the test prefixes.
+        count: Number of prefixes of each length.
+        off_balance: Sizes, in logits, of the perturbations that move the balanced layer's attention off Eq. 11.
+        seed: Seed of embeddings, logits, perturbations and prefixes.
+    """
+
+    types: TwoOrMore = 2
+    depth: TwoOrMore = 4
+    lengths: Annotated[tuple[TwoOrMore, ...], LIST] = (28, 100, 500, 2000)
+    count: Positive = 50
+    off_balance: Annotated[tuple[Annotated[float, Ge(0)], ...], LIST] = (
+        0.0,
+        0.001,
+        0.01,
+        0.03,
+        0.1,
+        0.3,
+        1.0,
+    )
+    seed: NonNegative = 0
+
+    def check(self) -> None:
+        """Check that there is a length to test on."""
+        if not self.lengths:
+            raise SettingError("lengths", "with at least one value", self.lengths)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneSettings(Settings):
+    """Sizes of the target and of the random transformers, and how errors are measured.
+
+    Attributes:
+        layers: Number of layers of the target, L; the random transformer has 4 L.
+        size: Embedding size of the target, m.
+        key_size: Size of the target's queries and keys, m_a; the embedding size by default.
+        width: Width of the target's feed-forward block, w.
+        candidates: Numbers of random products for each weight of the target; they set the random transformer's width.
+        seeds: Number of random transformers for each number of candidates.
+        inputs: Number of random inputs on which errors are measured.
+        starts: Number of inputs where gradient ascent for larger errors starts; half are the worst random inputs.
+        steps: Number of steps of the ascent.
+    """
+
+    layers: Positive = 1
+    size: Positive = 4
+    key_size: Positive | None = None
+    width: Positive = 8
+    candidates: Annotated[tuple[Annotated[int, Ge(1), Le(24)], ...], LIST] = (
+        4,
+        6,
+        8,
+        10,
+        12,
+        14,
+        16,
+        18,
+    )
+    seeds: Positive = 3
+    inputs: Positive = 2000
+    starts: Positive = 32
+    steps: Positive = 200
+
+    def check(self) -> None:
+        """Check that there are candidates."""
+        if not self.candidates:
+            raise SettingError("candidates", "with at least one value", self.candidates)

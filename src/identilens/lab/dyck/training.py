@@ -74,7 +74,7 @@ def train_models(
         NumericalError: If a loss is NaN or infinite.
     """
     training = training or DyckTraining()
-    data = training.sample(config.language, training.training_sequences, 0).to(device)
+    data = config.language.sample(training, training.training_sequences, 0).to(device)
     models = [new_model(config, seed) for seed in seeds]
     stack = Stack(models, device)
     if training.attention == "uniform":

@@ -1,3 +1,8 @@
-"""Identifiable transformer encoders (Bhardwaj et al. 2021): models, data, training."""
+"""Identifiable transformer encoders (Bhardwaj et al. 2021): models, data, training.
 
-from identilens.lab.encoder.rank_lengths import rank_by_length as rank_by_length
+Names are loaded when they are first used.
+"""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

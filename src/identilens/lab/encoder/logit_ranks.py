@@ -2,23 +2,24 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import polars as pl
 import torch
 
 from identilens.charts.kit import AnyChart, rule, scatter
 from identilens.charts.views import View
-from identilens.errors import InputError, SettingError
+from identilens.errors import InputError
+from identilens.lab.encoder.settings import LogitRankSettings
 from identilens.measures.attention.logits import logit_rank_study
+from identilens.measures.attention.rank import numerical_rank
 from identilens.models.lens import Lens
+from identilens.runs.progress import Progress
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import LIST, NonNegative, Positive
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import HEAD, integers, table_of
 from identilens.studies.heads import HeadStudy, PartsByText, Place, TextHeads
 from identilens.studies.items import read_items
-from identilens.studies.settings import HeadSettings
 
 _FINDING = """\
 {realisable:.1%} of {alternatives:,} random alternatives of {maps:attention map} have logits of rank at most d_k, so \
@@ -107,26 +108,6 @@ class LogitRanks(Result):
             rank_share=(pl.col("mean_rank") / (pl.col("n_key") - 1)).mean(),
         ).row(0, named=True)
         return Finding.of(_FINDING, _TILES, alternatives=drawn, maps=len(self.table), **numbers)
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogitRankSettings(HeadSettings):
-    """The heads, and the number of alternatives of each.
-
-    Attributes:
-        count: Number of alternatives of each head; the paper uses 1,000.
-        lengths: Shortest and longest text that is used, in multiples of d_v; the paper uses 2-4.
-        seed: Seed of the random numbers.
-    """
-
-    count: Positive = 1000
-    lengths: Annotated[tuple[float, float], LIST] = (2.0, 4.0)
-    seed: NonNegative = 0
-
-    def check(self) -> None:
-        """Check that the lengths go upwards."""
-        if not 0 < self.lengths[0] <= self.lengths[1]:
-            raise SettingError("lengths", "as two positive ends, the lower first", self.lengths)
 
 
 class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
@@ -222,3 +203,55 @@ def _d_v(place: Place) -> int:
 
 
 logit_ranks = study_function(LogitRankStudy, "logit_ranks")
+
+
+def rank_by_length(
+    lens: Lens,
+    texts: Sequence[str],
+    *,
+    lengths: Sequence[int],
+    per_length: int = 100,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> pl.DataFrame:
+    """Return rank(T) and dim LN(T) of the first layer's first head on texts clipped to given lengths, one row a text.
+
+    For each length d_s (special tokens included), ``per_length`` texts with at least d_s tokens are chosen at random
+    and clipped to d_s tokens before they enter the model (section 6, "Numerical rank"). Measure and tolerance are those
+    of the audit.
+
+    Returns:
+        Columns seq_len, text (index into ``texts``), d_v, rank, nullity, simplex_nullity.
+
+    Raises:
+        InputError: If a length is above the model's limit, or there are fewer than ``per_length`` texts of it.
+    """
+    ids = lens.tokenizer(list(texts), truncation=True)["input_ids"]
+    generator = torch.Generator().manual_seed(seed)
+    rows: list[dict[str, int]] = []
+    for done, length in enumerate(lengths, 1):
+        fitting = [index for index, tokens in enumerate(ids) if len(tokens) >= length]
+        if len(fitting) < per_length:
+            raise InputError(
+                f"{len(fitting)} texts have {length} tokens or more; {per_length} are needed. "
+                "Give more texts, shorter lengths, or a smaller per_length."
+            )
+        order = torch.randperm(len(fitting), generator=generator)[:per_length].tolist()
+        chosen = [fitting[index] for index in order]
+        captured = lens.capture([ids[index][:length] for index in chosen])
+        for index, text in zip(chosen, captured, strict=True):
+            head = next(text.layers[0].heads)
+            measured = numerical_rank(head.projected)
+            rows.append(
+                {
+                    "seq_len": length,
+                    "text": index,
+                    "d_v": head.values.shape[1],
+                    "rank": int(measured.rank),
+                    "nullity": int(measured.nullity),
+                    "simplex_nullity": int(measured.simplex_nullity),
+                }
+            )
+        if progress:
+            progress(done, len(lengths), "lengths")
+    return pl.DataFrame(rows)

@@ -1,4 +1,4 @@
-"""Options of training identifiable encoders. Defaults are those of the paper unless stated otherwise."""
+"""Options of identifiable encoders. Imports nothing heavy. Defaults are those of the paper unless stated otherwise."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,14 +6,18 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Lt
 
+from identilens.errors import SettingError
 from identilens.runs.settings import (
+    LIST,
     NOT_RECORDED,
     AboveZero,
     NonNegative,
+    Numbers,
     Positive,
     Settings,
     TwoOrMore,
 )
+from identilens.studies.settings import HeadSettings
 
 TaskName = Literal[
     "imdb", "trec", "sst", "snli", "yelp", "dbpedia", "sogou", "ag_news", "yahoo", "amazon"
@@ -21,6 +25,9 @@ TaskName = Literal[
 HeadsName = Literal["concat", "add"]
 Block = Literal["vaswani", "paper"]
 LogitScale = Literal["d_k", "d_v", "none"]
+
+D_K = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+"""Sizes of queries and keys, in the order of the columns of Table 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,3 +88,48 @@ class EncoderSettings(TrainingSettings):
     heads: HeadsName = "concat"
     d_k: Positive = 64
     seed: NonNegative = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepSettings(TrainingSettings):
+    """The grid of runs, and the settings that all runs share.
+
+    Attributes:
+        tasks: Tasks, separated by commas.
+        heads: Kinds of heads, separated by commas.
+        d_k: Sizes of queries and keys, such as 1,2,64.
+        seeds: Seeds, such as 0-4, with one run for each; Table 1 has one seed.
+        keep_models: Keep the model of each run. By default it is deleted after the run.
+    """
+
+    tasks: Annotated[tuple[TaskName, ...], LIST]
+    heads: Annotated[tuple[HeadsName, ...], LIST] = ("concat", "add")
+    d_k: Annotated[tuple[Positive, ...], LIST] = D_K
+    seeds: Numbers = (0,)
+    keep_models: Annotated[bool, NOT_RECORDED] = False
+
+    def check(self) -> None:
+        """Check that there is something to train."""
+        for name in ("tasks", "heads", "d_k", "seeds"):
+            if not getattr(self, name):
+                raise SettingError(name, "with at least one value", ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogitRankSettings(HeadSettings):
+    """The heads, and the number of alternatives of each.
+
+    Attributes:
+        count: Number of alternatives of each head; the paper uses 1,000.
+        lengths: Shortest and longest text that is used, in multiples of d_v; the paper uses 2-4.
+        seed: Seed of the random numbers.
+    """
+
+    count: Positive = 1000
+    lengths: Annotated[tuple[float, float], LIST] = (2.0, 4.0)
+    seed: NonNegative = 0
+
+    def check(self) -> None:
+        """Check that the lengths go upwards."""
+        if not 0 < self.lengths[0] <= self.lengths[1]:
+            raise SettingError("lengths", "as two positive ends, the lower first", self.lengths)

@@ -10,14 +10,8 @@ from torch import Tensor, nn
 from transformers import BartConfig, BartForConditionalGeneration
 
 from identilens.lab.reversal.result import Reversal
-from identilens.lab.reversal.task import (
-    DRAFT_THRESHOLD,
-    THRESHOLDS,
-    TRANSFORMER_HEADS,
-    ReversalSettings,
-    TaskSettings,
-    threshold_sweep,
-)
+from identilens.lab.reversal.settings import TRANSFORMER_HEADS, ReversalSettings, TaskSettings
+from identilens.lab.reversal.task import DRAFT_THRESHOLD, THRESHOLDS, threshold_sweep
 from identilens.measures.attention.effective import effective_attention
 from identilens.measures.attention.rank import numerical_rank
 from identilens.measures.structure.weights import structure_weights

@@ -57,9 +57,7 @@ def thresholds(sweeps: pl.DataFrame) -> AnyChart:
         points=False,
         x_domain=(0, 1),
         y_domain=(0, 1.03),
-        x_title="Threshold l",
-        y_title="Match with the antidiagonal",
-        color_title="",
+        labels={"threshold": "Threshold l", "value": "Match with the antidiagonal", "name": ""},
         title="Match of W and the antidiagonal",
     )
     return rule(chart, x=DRAFT_THRESHOLD, label="the draft's l")

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import polars as pl
 
-from identilens.charts.kit import Charts, lines, scatter, strip
+from identilens.charts.kit import Charts, lines
 from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
@@ -36,8 +36,9 @@ ANSWER = {
 _SAME_OUTPUT = """\
 Other weights with the same output of the head, and the same sum of each row, exist in {free_maps} of {maps:attention \
 map}.
-The farthest found are a total variation distance of {far:.2f} away on average, none is farther than \
-{distance_bound:.2f} on average (1 − certain mass); put into the model, alternatives change the final hidden state by \
+With outputs the same up to a rounding to bfloat16 none is farther away than a total variation distance of \
+{distance_bound_bfloat16:.2f} on average (1 − certain mass), with exactly the same output {distance_bound:.2f}. The \
+farthest found give exactly the same, at {far:.2f}; put into the model, alternatives change the final hidden state by \
 at most {hidden_change:.1e} of its size.
 With other query and key parameters, the model itself computes weights that are {parameters:.2f} away on average.
 """
@@ -51,7 +52,7 @@ The most likely token or class stays the same with {same_top:.0%} of them.
 _TILES = """\
 {found:,} | alternatives, each put back into the model
 {far:.2f} | mean distance of the farthest alternatives found (total variation)
-{distance_bound:.2f} | mean distance beyond which there is none
+{distance_bound_bfloat16:.2f} | mean distance beyond which there is none, up to bfloat16's rounding
 {hidden_change:.1e} | largest relative change of the final hidden state
 {mass_before:.0%} → {mass_after:.0%} | of the attention on the chosen keys (by default the fewest with at least 90 % \
 of a row)
@@ -75,6 +76,7 @@ _SHOWN = (
     "head",
     "alternative",
     "mean_total_variation",
+    "distance_bound_bfloat16",
     "distance_bound",
     "output_error",
     "hidden_change",
@@ -119,6 +121,7 @@ class Alternatives(Result):
             "mean_total_variation": pl.Float64,
             "largest_total_variation": pl.Float64,
             "distance_bound": pl.Float64,
+            "distance_bound_bfloat16": pl.Float64,
             "output_error": pl.Float64,
             "logit_rank": pl.Int64,
             "dimension": pl.Int64,
@@ -142,6 +145,7 @@ class Alternatives(Result):
     words: ClassVar = {
         "mean_total_variation": "Distance: mean total variation distance from the weights",
         "distance_bound": "None beyond: no alternative is farther",
+        "distance_bound_bfloat16": "None beyond, bfloat16: the same up to a rounding of the outputs",
         "output_error": "Relative change of the output",
         "hidden_change": "Relative change of the final hidden state",
         "state_layer": "Hidden state",
@@ -159,24 +163,6 @@ class Alternatives(Result):
             table="largest_changes",
             choices=("state",),
             look={"log_y": True, "y_format": ".0e"},
-        ),
-        "distances": View(
-            strip,
-            ("mean_total_variation", "alternative", "layer"),
-            title="How far the alternatives lie from the weights",
-            text="A point is an alternative of a head, or of a row.",
-            table="found",
-            also=tuple(HEAD),
-            look={"x_format": ".2~g"},
-        ),
-        "distance_and_change": View(
-            scatter,
-            ("mean_total_variation", "hidden_change", "alternative"),
-            title="Distance from the weights and change of the model",
-            text="Alternatives that change nothing at all are left out.",
-            table="found",
-            also=tuple(HEAD),
-            look={"log_y": True, "x_format": ".2~g", "y_format": ".0e"},
         ),
         "numbers": View(title="All alternatives in numbers", table="brief", listed=True),
     }
@@ -208,7 +194,8 @@ class Alternatives(Result):
         free = rows.filter(pl.col("simplex_nullity") > 0)
         distances = rows.group_by("alternative").agg(pl.col("mean_total_variation").mean())
         numbers = rows.select(
-            pl.col("distance_bound").mean(), pl.col("output_error", "hidden_change").max()
+            pl.col("distance_bound", "distance_bound_bfloat16").mean(),
+            pl.col("output_error", "hidden_change").max(),
         )
         return Finding.of(
             _SAME_OUTPUT,

@@ -32,7 +32,7 @@ from identilens.studies.heads import (
     named_places,
 )
 from identilens.studies.outcomes import asked_answer
-from identilens.studies.settings import tolerances
+from identilens.studies.settings import ROUNDING, tolerances
 
 _MAPS = 2048
 """Tokens up to which the whole maps are kept beside one row that changes: longer ones do not fit into a page."""
@@ -141,12 +141,8 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
                     "simplex_nullity": head.simplex_nullity,
                     "mean_total_variation": None if distance is None else float(distance.mean()),
                     "largest_total_variation": None if distance is None else float(distance.max()),
-                    "distance_bound": float(
-                        1
-                        - certain_mass(head.attention, head.projected, visible=head.visible).mean()
-                    )
-                    if far
-                    else None,
+                    "distance_bound": bound(head, 0.0) if far else None,
+                    "distance_bound_bfloat16": bound(head, ROUNDING["bfloat16"]) if far else None,
                     "output_error": None if weights is None else head.output_error(weights),
                     "logit_rank": logit_rank(head, weights),
                     "dimension": alternative.dimension,
@@ -186,8 +182,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         answer = None if layer else self._answers[text]
         keys = names[sides(heads[0].kind, names).key]
         named = [at for one in settings.keys or () for at in named_places(keys, one, text)]
-        given = settings.tolerance or (("float32",) if layer else None)
-        [tolerance] = tolerances(given, settings.outcome, "float32")
+        tolerance, *_ = tolerances(settings.tolerance, settings.outcome, "float32")
         for query, aim in product(asked, settings.aim):
             found = keep_answer(answer, heads, query, tolerance, named, aim)
             run = self.lens.substitute(in_row(heads, query, found.weights), item)
@@ -224,6 +219,14 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
 
 
 alternatives = study_function(AlternativeStudy, "alternatives")
+
+
+def bound(head: Head, tolerance: float) -> float:
+    """Return the mean distance beyond which no alternative of a head lies, its output kept up to a tolerance."""
+    certain = certain_mass(
+        head.attention, head.projected, visible=head.visible, tolerance=tolerance
+    )
+    return float(1 - certain.mean())
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,8 @@ def title_of(alternative: str) -> str:
 MOST_MAPS = 24
 """Maps drawn for print: those of the largest distance."""
 
-MAP_CELLS = 250_000
-"""Cells of these maps, all together."""
+LARGEST_PRINTED = 128
+"""Largest number of tokens of one."""
 
 _WORDS = 2_000
 """Characters of a page that the words about a map and its tokens take."""
@@ -49,7 +49,7 @@ _WORDS = 2_000
 _NOTE = """\
 Simplex nullity {simplex_nullity}. The alternative lies {mean_total_variation:.3f} away (mean total variation; largest \
 row {largest_total_variation:.3f}).
-No alternative lies beyond {distance_bound:.3f}.
+No alternative lies beyond {distance_bound_bfloat16:.3f} up to bfloat16's rounding, {distance_bound:.3f} exactly.
 Put into the model, it changes the final hidden state by {hidden_change:.1e} of its length.
 The outcome ({outcome}) changes by {measured:.1e}; {allowed:.1e} were allowed.
 Logits change by {logits_change:.1e}.
@@ -76,15 +76,10 @@ def printed_maps(
     alternatives: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]
 ) -> dict[str, AnyChart]:
     """Return raw, effective and alternative attention of the alternatives that lie farthest away."""
-    left, charts = MAP_CELLS, {}
-    for row in (
-        alternatives.sort("mean_total_variation", descending=True)
-        .head(MOST_MAPS)
-        .iter_rows(named=True)
-    ):
-        left -= 3 * row["n_query"] * row["n_key"]
-        if left < 0:
-            break
+    charts = {}
+    small = alternatives.filter(pl.max_horizontal("n_query", "n_key") <= LARGEST_PRINTED)
+    farthest = small.sort("mean_total_variation", descending=True).head(MOST_MAPS)
+    for row in farthest.iter_rows(named=True):
         change = f"final hidden state changed by {row['hidden_change']:.0e}"
         layers = {name.capitalize(): matrix for name, matrix in _layers(row, matrices).items()}
         if not layers:

@@ -1,22 +1,33 @@
 """The result of measuring answers: attention by segment with proven ends, the answer marked by segments."""
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import ClassVar
 
 import polars as pl
 
+from identilens.charts.labels import said
 from identilens.charts.token_lines import Mark, TokenLine
 from identilens.charts.views import View
 from identilens.models.chats import REST, SINK, SO_FAR, TEMPLATE
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import integers
 from identilens.studies.certify.functionals import CLAIMS, PLACE
-from identilens.studies.drawn import OPEN, mean_of_rows
+from identilens.studies.drawn import mean_of_rows
 from identilens.studies.head_views import marked_line
 from identilens.studies.outcomes import WITHOUT, exactness, segment_needs
 
 _SHOWN = 8
 """Answers that are shown, and colours of segments."""
+
+_NEEDED, _CERTAIN = 2.0, 0.01
+"""How many times less likely an answer is without a segment that it needs, and certain attention that is marked."""
+
+_FACTS = """\
+{value:.0%} of the attention,
+{lo:≥.0%} certain;
+without it {times:.2g} times less likely
+"""
 
 _CONTENT = ~pl.col("segment").is_in([TEMPLATE, SO_FAR, SINK])
 """Segments that somebody wrote for the model to read."""
@@ -25,7 +36,7 @@ _FINDING = """\
 Without {removed!r}, measured in the model, the answer to text {text} is {times:.3g} times less likely.
 {value:.1%} of the attention of the answer's tokens is on {segment!r}.
 In every alternative with the same output of each head, {exactly}, it is between {lo:≥.1%} and \
-{hi:≤.1%}, by {rows:,} of {population:,} rows{ordered}.
+{hi:≤.1%}, by {rows:,} of {population:,} rows.
 """
 
 _TILES = """\
@@ -84,10 +95,12 @@ class Answers(Result):
     }
     views: ClassVar = {
         "lines": View(
-            title="The answer, marked by segment",
-            text="Every token of the answer, marked by the segment of the prompt that gets most of its attention: the "
-            "mean of layers and heads, in percent.",
-            lines="token_lines",
+            title="The conversation, marked by what the answer needs",
+            text="A segment is filled where the answer is at least twice less likely without it, and framed where at "
+            "least 1 % of the answer's attention is certain to be on it: in every alternative with the same outputs of "
+            "the heads. A token of the answer has the letter of the segment with most of its attention, the mean of "
+            "layers and heads, in percent.",
+            lines="conversations",
         ),
         "segments": View(
             title="Attention of the answer by segment",
@@ -98,7 +111,6 @@ class Answers(Result):
             table="segments",
             listed=True,
         ),
-        "order": View(title="Which segment has more", table="order", listed=True),
         "needs": View(title="What the answer needs", table="needs", listed=True),
     }
 
@@ -122,54 +134,62 @@ class Answers(Result):
         """Return how likely each answer is without each segment of the prompt; see `segment_needs`."""
         return segment_needs(self.needed)
 
+    def _lost(self) -> pl.DataFrame:
+        """Return the segments without which an answer is less likely, and how many times."""
+        less = self.needs().filter(pl.col("change") < 0)
+        return less.with_columns(times=(-pl.col("change")).exp())
+
+    def _leading(self, *by: str) -> pl.DataFrame:
+        """Return `segments` at the first tolerance, on which findings rest."""
+        leading = pl.col("tolerance").eq_missing(self.table["tolerance"].drop_nulls().first())
+        return self.segments(*by).filter(leading | pl.col("tolerance").is_null())
+
     def summary(self) -> Finding:
         """Return what the answer needs, how much attention the first segment gets, and its order among others."""
-        leading = pl.col("tolerance").eq_missing(self.table["tolerance"].drop_nulls().first())
-        means = self.segments().filter(leading | pl.col("tolerance").is_null())
+        means = self._leading()
         # What was named comes before the rest of a prompt.
         ranked = means.sort(_CONTENT, pl.col("segment") != REST, "value", maintain_order=True)
         first = ranked.row(-1, named=True)
-        pair = pl.col("functional").str.starts_with(f"{first['segment']} − ")
-        decided = self.order().filter(leading, pair, pl.col("verdict") != OPEN)
-        ordered = decided.select(pl.format("; '{}' is {}", "functional", "verdict"))
-        needs = (
-            self.needs()
-            .rename({"segment": "removed"})
-            .with_columns(times=(-pl.col("change")).exp())
-        )
-        [most] = needs.filter(pl.col("times") > 1).head(1).to_dicts() or [{}]
+        lost = self._lost().rename({"segment": "removed"})
+        [most] = lost.head(1).to_dicts() or [{}]
         return Finding.of(
             _FINDING,
             _TILES,
             **first | most,
             exactly=exactness(first["tolerance"] or "0"),
-            ordered="".join(ordered.to_series()),
         )
 
     def token_lines(self) -> list[TokenLine]:
         """Return the first answers, their tokens marked by the segment of the prompt with most of their attention."""
         row, percent = ["text", "query"], (100 * pl.col("value")).round().cast(pl.Int64)
-        ranked = (
-            self.segments().filter(_CONTENT).sort("value", descending=True, maintain_order=True)
-        )
-        names = ranked["segment"].unique(maintain_order=True)
-        marks = {
-            name: Mark(name, chr(ord("A") + number), number % _SHOWN)
-            for number, name in enumerate(names)
-        }
         means = self.segments(*row).filter(_CONTENT).sort("value", maintain_order=True)
         largest = means.unique(row, keep="last", maintain_order=True).select(
             *row, mark="segment", value=pl.format("{}", percent), note="segment"
         )
         answered = self.positions.drop_nulls("answer").with_columns(query=pl.col("position") - 1)
         lines = answered.join(largest, on=row, maintain_order="left")
-        return [
-            marked_line(
-                f"The answer to text {line['text'][0]}: each token with the letter of the segment (not the template "
-                "or answer) with most of its attention, in %",
-                line,
-                marks,
-                dict.fromkeys(marks, ""),
-            )
-            for line in lines.partition_by("text", maintain_order=True)[:_SHOWN]
-        ]
+        return self._lines("The answer to text {}: each token with its segment, in %", lines)
+
+    def conversations(self) -> list[TokenLine]:
+        """Return the first prompts, coloured by what the answer needs and what it certainly attends to, and answers."""
+        asked = self.positions.filter(pl.col("answer").is_null())
+        prompts = asked.select("text", "token", mark="segment", value=pl.lit(""), note="segment")
+        lines = zip(self._lines("The prompt of text {}", prompts), self.token_lines(), strict=True)
+        return list(chain.from_iterable(lines))
+
+    def _lines(self, title: str, marked: pl.DataFrame) -> list[TokenLine]:
+        """Return the tokens of the first texts; the legend has the facts of a text's segments."""
+        facts = self._leading("text").join(self._lost(), on=["text", "segment"], how="left")
+        facts = facts.filter(_CONTENT).sort("value", descending=True, maintain_order=True)
+        lines = []
+        for rows in marked.partition_by("text", maintain_order=True)[:_SHOWN]:
+            text, shares = rows["text"][0], {}
+            marks = {name: Mark(name, "", None) for name in (TEMPLATE, SO_FAR)}
+            for number, fact in enumerate(facts.filter(text=text).to_dicts()):
+                name, needed = fact["segment"], (fact["times"] or 0) >= _NEEDED
+                seen = needed or fact["lo"] is None or fact["lo"] >= _CERTAIN
+                colour = number % _SHOWN if seen else None
+                marks[name] = Mark(name, chr(ord("A") + number), colour, needed)
+                shares[name] = " ".join(said(_FACTS, fact))
+            lines.append(marked_line(title.format(text), rows, marks, shares))
+        return lines

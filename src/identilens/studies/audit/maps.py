@@ -9,7 +9,7 @@ from torch import Tensor
 
 from identilens.charts.cells import token_map
 from identilens.charts.kit import Charts
-from identilens.charts.labels import shortened, visible_text
+from identilens.charts.labels import said, shortened, visible_text
 from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace
 from identilens.charts.viewer import TokenMap
 from identilens.errors import InputError
@@ -17,7 +17,7 @@ from identilens.linalg import ProjectedValues
 from identilens.models.token_names import joined, unmarked
 from identilens.runs.matrices import Matrices, MatrixKey, Tokens
 from identilens.runs.result import Result
-from identilens.runs.tables import HEAD, Row, counted, percent, table_of
+from identilens.runs.tables import HEAD, Row, counted, table_of
 from identilens.studies.certify.result import SIGNS, Certainty
 from identilens.studies.certify.rows import (
     EVEN,
@@ -43,6 +43,15 @@ RULES = {
 
 MOST_PRINTED, LARGEST_PRINTED = 24, 256
 """Maps that are drawn for print, and the largest number of tokens of one."""
+
+
+_FACTS = """\
+{size}
+Certain mass {certain_mass_bfloat16:.2f} up to bfloat16's rounding, {certain_mass:.2f} exactly ({certain_rows:row}).
+{sink_mass:.1%} of the attention on {sink!r}, which brings {sink_norm_share:.1%} of the norms. Null share \
+{null_share:.3f}.
+Correlation of raw and effective attention {pearson:.2f}.
+"""
 
 
 def kept_maps(
@@ -143,23 +152,9 @@ def _telling(row: Row) -> float:
 
 
 def _facts(row: Row) -> str:
-    said = [size_in_words(*(row[name] for name in ("n_query", "n_key", "d_v", "rank", "nullity")))]
-    if row["certain_mass"] is not None:
-        said.append(
-            f"Certain mass {row['certain_mass_bfloat16']:.2f} up to bfloat16's rounding, {row['certain_mass']:.2f} "
-            f"exactly ({counted(row['certain_rows'], 'row')})."
-        )
-    said.append(
-        f"{percent(row['sink_mass'])} of the attention on {visible_text(row['sink_token'])!r}, which brings"
-    )
-    pearson = "undefined" if row["pearson"] is None else f"{row['pearson']:.2f}"
-    return " ".join(
-        [
-            *said,
-            f"{percent(row['sink_norm_share'])} of the norms. Null share {row['null_share']:.3f}, correlation of "
-            f"raw and effective attention {pearson}.",
-        ]
-    )
+    size = size_in_words(*(row[name] for name in ("n_query", "n_key", "d_v", "rank", "nullity")))
+    numbers = {**row, "size": size, "sink": visible_text(row["sink_token"])}
+    return " ".join(said(_FACTS, numbers))
 
 
 def _parts(row: Row, matrices: Matrices) -> tuple[Tensor, Tensor]:

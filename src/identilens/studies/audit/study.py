@@ -123,10 +123,13 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         auditor.start_part()
         # Texts of like length share a batch, so that little is padded.
         order = sorted(self.parts[part], key=self.items.lengths.__getitem__)
+        done = 0
         for batch in self.lens.batches(self.items, order, self.settings.batch_size):
             self.lens.run(auditor.start_batch(batch), auditor.measure)
             with evaluation_mode(self.lens.model):
                 auditor.measure_calls()
+            done += len(batch)
+            self.tell("", done)
         output = auditor.output()
         rows = [
             row

@@ -4,19 +4,23 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import polars as pl
+import torch
 
-from identilens.charts.cells import heat
-from identilens.charts.kit import intervals
+from identilens.charts.cells import token_map
+from identilens.charts.encoding import AnyChart
+from identilens.charts.kit import Charts, intervals
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.token_lines import Mark, TokenLine
 from identilens.charts.views import View
+from identilens.errors import InputError
 from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import HEAD, Row, ends, some_of
+from identilens.runs.settings import Kind
+from identilens.runs.tables import HEAD, Row, counted, ends
 from identilens.studies.certify.functionals import CLAIMS, PLACE, ROW
 from identilens.studies.certify.rows import SCHEMA, VERDICTS
 from identilens.studies.drawn import mean_of_rows
-from identilens.studies.head_views import marked_line, of_whole_groups
+from identilens.studies.head_views import file_name, marked_line, of_whole_groups
 from identilens.studies.outcomes import ONLY_FEW, exactness, normed_heads
 from identilens.studies.settings import UNITS
 
@@ -41,6 +45,8 @@ _MARKS = {
     )
 }
 _LABEL = 22
+_COLUMN, _MAPS = 150, 12
+"""Pixels of the longer side of a map that is a column wide with its tokens, and heads whose maps are drawn."""
 _BEFORE_NORM = "what the head mixes, before the model normalises it,"
 
 _FINDING = """\
@@ -53,6 +59,12 @@ Where the output stays exactly the same, it is {exact:≥.0%}.
 Put into the model, the farthest alternatives changed the outcome by {least:.2f} to {most:.2f} times what the first \
 order predicts.
 {few}."""
+
+_NUMBERS = """\
+A claim, pattern, segment or source is a weighted sum of the weights of a row. The radius is the largest change of the \
+outcome up to which the verdict is proven. A certificate is a file with the numbers of the proof: identilens check \
+FILE computes the ends again, without model or solver.
+"""
 
 _TILES = """\
 {certain_mass:≥.0%} | of the attention stays on the same keys in every alternative{order}
@@ -122,25 +134,11 @@ class Certainty(Result):
             choices=("row",),
             look={"root_x": True},
         ),
-        "certain_by_head": View(
-            heat,
-            ("head", "layer", "certain_mass"),
-            title="Attention that is certain, by head",
-            table="by_head",
-            choices=("tolerance",),
-            look={"domain": (0, 1)},
-            listed=True,
-        ),
-        "claims": View(
-            intervals,
-            ("bar", "lo", "hi", "value"),
-            title="Claims, patterns, segments and sources",
-            text="Each is a weighted sum of the weights of a row. The radius is the largest change of the outcome up "
-            "to which the verdict is proven. A certificate is a file with the numbers of the proof: identilens check "
-            "FILE computes the ends again, without model or solver.",
-            table="claim_bars",
-            also=("token", "verdict"),
-            choices=("tolerance",),
+        "maps": View(
+            title="Maps with their certain cells",
+            text="One head a map, its certified rows alone. A frame is around a weight that every alternative with "
+            "the same outcome keeps within a tenth of its value.",
+            method="maps",
         ),
         "parts": View(
             title="The logit and its parts",
@@ -155,7 +153,7 @@ class Certainty(Result):
             table="by_query",
             listed=True,
         ),
-        "table": View(title="Weights and claims in numbers", listed=True),
+        "table": View(title="Weights and claims in numbers", text=_NUMBERS, listed=True),
     }
 
     rows: pl.DataFrame
@@ -208,6 +206,50 @@ class Certainty(Result):
         )
         return means.fill_nan(None).sort(heads[:3], maintain_order=True)
 
+    def plot_map(self, layer: int, head: int, text: int = 0, kind: Kind | None = None) -> AnyChart:
+        """Return the map of a head, a column of a paper wide, with a frame around each weight that is certain.
+
+        Certain is what every alternative at the first tolerance keeps within a tenth. Rows that were not certified are
+        left out. The kind is needed where the model has several.
+
+        Raises:
+            InputError: If no row of the head was certified.
+
+        Examples:
+            >>> import identilens as idl
+            >>> found = idl.certify(idl.load("bundled"), "Nobody came.", layers=3, heads=9)
+            >>> found.plot_map(layer=3, head=9).title["text"]
+            'L3H9'
+        """
+        tolerance = self.table["tolerance"][0]
+        rows = self.weights.filter(text=text, layer=layer, head=head, tolerance=tolerance)
+        rows = rows.filter(pl.col("kind") == (kind or pl.col("kind").first()))
+        if rows.is_empty():
+            raise InputError(
+                f"no row of text {text}, layer {layer}, head {head} was certified: certify it with layers={layer}, "
+                f"heads={head}."
+            )
+        certain = pl.when(pl.col("verdict").is_in(VERDICTS[:2])).then("value")
+        weights, marked = (
+            torch.tensor(one.pivot("key", index="query", values="value").drop("query").to_numpy())
+            for one in (rows, rows.with_columns(value=certain))
+        )
+        queries, keys = (
+            rows.unique(place, maintain_order=True)[token].to_list()
+            for place, token in (("query", "query_token"), ("key", "token"))
+        )
+        about = [f"text {text}, tolerance {tolerance}", "framed: certain"]
+        title = {"text": f"L{layer}H{head}", "subtitle": about}
+        return token_map(weights, queries, keys, title, side=_COLUMN, marked=marked)
+
+    def maps(self) -> Charts:
+        """Return maps of the first heads of which several rows were certified, by file name."""
+        heads = self.weights.group_by(list(HEAD), maintain_order=True).agg(
+            pl.col("query").n_unique()
+        )
+        several = heads.filter(pl.col("query") > 1).drop("query").head(_MAPS)
+        return {f"map_{file_name(one)}": self.plot_map(**one) for one in several.to_dicts()}
+
     def summary(self) -> Finding:
         """Return the first claim or source, what is certain at the first tolerance, and what it rests on."""
         tolerance, outcome = self.table["tolerance"][0], self.rows["outcome"][0]
@@ -251,7 +293,9 @@ class Certainty(Result):
         rows = claims.filter(functional=claims["functional"][0])
         [means] = rows.select(pl.col("value", "lo", "hi").mean()).to_dicts()
         verdicts = rows["verdict"].drop_nulls().value_counts(sort=True)
-        counts = [f"; {words} in {some_of(n, len(rows), 'row')}" for words, n in verdicts.rows()]
+        counts = [
+            f"; {words} in {n:,} of {counted(len(rows), 'row')}" for words, n in verdicts.rows()
+        ]
         means |= {"claim": rows["functional"][0], "claimed": len(rows)}
         return means | {"verdict": "".join(counts)}
 
@@ -303,12 +347,6 @@ class Certainty(Result):
             bar=pl.format("{} · {}", label, "key"),
             determinacy=pl.col("verdict").str.split(",").list.first(),
         )
-
-    def claim_bars(self) -> pl.DataFrame:
-        """Return the claims and sources with the largest values, named by their ``bar``."""
-        claims = self.claims.sort(pl.col("value").abs(), descending=True, maintain_order=True)
-        bar = pl.format("{} · {}.{}, {}", "functional", "layer", "head", "query")
-        return claims.group_by("tolerance", maintain_order=True).head(KEYS).with_columns(bar=bar)
 
 
 def _name(row: Row) -> str:

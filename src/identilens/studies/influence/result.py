@@ -14,8 +14,6 @@ from identilens.studies.outcomes import INFLUENTIAL, RELATIVE_EFFECT, WITHOUT, s
 from identilens.studies.settings import UNITS
 
 _HEAD = ["kind", "layer", "head"]
-_MOST = 10
-"""Heads that are drawn by token of an answer."""
 
 _FINDING = """\
 The log probability of the answer, {log_probability:.3g}, changes by {log_change:+.3g} nats without head {answer_head} \
@@ -38,16 +36,8 @@ A head that is removed writes nothing, at any position; everything after it is c
 the largest effect among the heads that were removed.
 The rank correlation of these effects with those of a head that writes its mean is {effect_of_mean:.2f}. Removal tests \
 all that a head writes, the mean only how that varies from token to token.
-"""
-_TOKENS = """\
-The change of the log probability of each token of the answer without a head: blue where it becomes less likely. Drawn \
-are the 10 heads that change the answer's most. The number after a token is the row that predicts it; with --queries \
-(queries=) its keys are hidden one by one.
-"""
-_ESTIMATES = """\
-The estimate is to first order in the outputs of all heads and needs a few backward passes. Use it to choose the heads \
-to look at; the effect of removing them is measured by running the model.
-The rank correlation of both is {estimate:.2f}.
+The rank correlation of these effects with their estimates, to first order in the outputs of all heads, is \
+{estimate:.2f}.
 """
 _KEYS = """\
 A key is hidden from one row of one head, whose other weights are scaled up to sum to 1, so that the change can be \
@@ -116,7 +106,6 @@ class Influence(Result):
         "estimate": "Estimate, to first order ({unit})",
         "log_change": "Change of the answer's log probability (nats)",
         "relative_effect": "Relative effect: the effect as a share of the largest",
-        "predicted": "Token of the answer (row that predicts it)",
     }
     views: ClassVar = {
         "changes": View(
@@ -127,16 +116,6 @@ class Influence(Result):
             table="heads",
             look={"diverging": True, "numbers": ".2g"},
         ),
-        "tokens": View(
-            heat,
-            ("predicted", "place", "log_change"),
-            title="Tokens of the answer, without each head",
-            text=_TOKENS,
-            table="tokens_by_head",
-            also=("query_token",),
-            choices=("text",),
-            look={"diverging": True},
-        ),
         "effects": View(
             heat,
             ("head", "layer", "effect"),
@@ -145,14 +124,6 @@ class Influence(Result):
             table="heads",
             look={"numbers": ".2g"},
             listed=True,
-        ),
-        "estimates": View(
-            scatter,
-            ("estimate", "effect"),
-            title="Estimate against removal",
-            text=_ESTIMATES,
-            table="heads",
-            also=("layer", "head"),
         ),
         "keys": View(
             scatter,
@@ -190,16 +161,6 @@ class Influence(Result):
         """Return the hidden keys in the order of `heads`."""
         keys = self.hidden_keys.drop_nulls("effect")
         return keys.sort("log_change", -pl.col("effect"), maintain_order=True)
-
-    def tokens_by_head(self) -> pl.DataFrame:
-        """Return the tokens of a given answer for the heads that change it most, as ``predicted`` by ``place``."""
-        change = pl.col("log_change").sum().over("text", *_HEAD)
-        rank = pl.col("change").abs().rank("dense", descending=True).over("text")
-        heads = self.answer_tokens.with_columns(change=change).filter(rank <= _MOST)
-        return heads.sort("text", "change", maintain_order=True).with_columns(
-            place=pl.format("layer {}, head {}", "layer", "head"),
-            predicted=pl.format("{} ({})", "token", "query"),
-        )
 
     def summary(self) -> Finding:
         """Return the head of the largest effect, how many come near it, and what a given answer needs most."""

@@ -91,7 +91,7 @@ not reached at once: each has maps of its own.
 _BARS = """\
 The point is the value of the rollout, the bar all values that it has in some alternative: both ends are proven, and \
 reached by maps up to the gap in the table of rows. Of a row at most the 40 largest values are drawn, in the order of \
-the text; the table below has the widest intervals.
+the text.
 """
 _MARKS = {
     "determined": Mark("determined, within a tenth", "●", 0, True),
@@ -187,7 +187,7 @@ class Rollouts(Result):
             choices=("row",),
             look={"root_x": True},
         ),
-        "widest": View(title="Widest intervals", table="widest", listed=True),
+        "rows": View(title="Rows in numbers", table="rows", listed=True),
         "witnesses": View(
             title="Maps that reach the ends",
             text=_MAPS,
@@ -195,7 +195,6 @@ class Rollouts(Result):
             table="witnesses",
             listed=True,
         ),
-        "rows": View(title="Rows in numbers", table="rows", listed=True),
     }
 
     rows: pl.DataFrame
@@ -214,10 +213,6 @@ class Rollouts(Result):
                 "(--witnesses), name the target by its position, and the end as 'lo' or 'hi'."
             )
         return found
-
-    def widest(self) -> pl.DataFrame:
-        """Return the values with the widest intervals."""
-        return self.table.sort(_WIDTH, descending=True, maintain_order=True).head(_LINES)
 
     def summary(self) -> Finding:
         """Return the widest interval, and how many values and orders are fixed, for the first tolerance."""

@@ -4,13 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import polars as pl
-from jaxtyping import Float
-from torch import Tensor
 
-from identilens.charts.cells import heat
 from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
-from identilens.errors import InputError
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, decimals, integers
 from identilens.studies.perturbation_views import (
@@ -62,12 +58,6 @@ most that is possible: 1 is the pattern itself, 0 is chance. An offset's place i
 negative looks back; a vertical's place is its column.
 With the most representatives W differs by {to_all:.1%} from that of all texts.
 """
-_PAIRS = """\
-Two sets of weights are equivalent under a text when the head's output is the same (II.B). For pairs of texts, the \
-weights of the first are moved along a random direction which its own output does not see, and put before the values \
-of the second. The shared null space is the mean share of a move invisible under one text that is invisible under the \
-other too, beside what null spaces of these dimensions share by chance.
-"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +83,7 @@ class Structure(Result):
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
         >>> structure = idl.structure(lens, idl.examples(), length=36, clusters=2, perturbed=0)
-        >>> structure.mean_weights(3, 5).shape
+        >>> structure.matrices["encoder.layer3.raw"][5].shape
         torch.Size([36, 36])
         >>> structure.table.columns[:5]
         ['kind', 'layer', 'head', 'length', 'd_v']
@@ -172,14 +162,6 @@ class Structure(Result):
     views: ClassVar = {
         "structures": View(title="W of every head", text=_W, maps="token_maps"),
         "heads": View(title="Heads", text=_HEADS, table="heads", listed=True),
-        "pairs": View(
-            heat,
-            ("head", "layer", ("overlap", "chance", "disagree", "change_second")),
-            title="Equivalent weights: two texts, head by head",
-            text=_PAIRS,
-            table="moved_pairs",
-            by=tuple(HEAD),
-        ),
         "norms": NORMS_VIEW,
     }
 
@@ -192,24 +174,6 @@ class Structure(Result):
     representatives: pl.DataFrame
     stability: pl.DataFrame
     perturbations: pl.DataFrame
-
-    def mean_weights(
-        self, layer: int, head: int, kind: str | None = None, name: str = "raw"
-    ) -> Float[Tensor, "q k"]:
-        """Return Ã/n of one head, what Cut_l is applied to: ``raw``, ``effective``, ``all_raw`` or ``all_effective``.
-
-        ``kind`` is needed where the model has several kinds of attention.
-
-        Raises:
-            InputError: If the result has no such head or matrix.
-        """
-        kinds = self.table["kind"].unique(maintain_order=True).to_list()
-        if kind is None and len(kinds) > 1:
-            raise InputError(f"the result has the kinds {', '.join(kinds)}. Pass kind=...")
-        key = f"{kind or kinds[0]}.layer{layer}.{name}"
-        if key not in self.matrices or not 0 <= head < len(self.matrices[key]):
-            raise InputError(f"no {key} of head {head}. There are {', '.join(self.matrices)}.")
-        return self.matrices[key][head]
 
     def correlations(self) -> pl.DataFrame:
         """Return how well each norm follows the change of the final hidden state; see `norm_correlations`."""
@@ -227,11 +191,6 @@ class Structure(Result):
         """Return dim R and the best patterns of each head."""
         columns = ("texts_to_fill", "pattern", "score", "place", "effective_pattern")
         return self.table.select(*HEAD, *_DIMENSIONS, *columns, "effective_score")
-
-    def moved_pairs(self) -> pl.DataFrame:
-        """Return the pairs of texts whose weights can be moved."""
-        moved = self.pairs.filter(pl.col("freedom") > 0)
-        return moved.with_columns(pl.col("disagree").cast(pl.Float64))
 
     def token_maps(self) -> list[TokenMap]:
         """Return mean weights and W of every head for the viewer."""

@@ -7,10 +7,10 @@ import torch
 from helpers.dycks import MEASURING, QUICK, SETTINGS
 from helpers.heads import seeded
 from identilens.lab.dyck.language import Dyck, with_start
+from identilens.lab.dyck.sufficiency import uniform_transformer
 from identilens.lab.dyck.train.measuring import head_rows
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.train.study import train_dyck
-from identilens.lab.dyck.uniform import uniform_transformer
 
 
 @pytest.fixture(scope="module")

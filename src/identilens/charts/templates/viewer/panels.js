@@ -74,9 +74,10 @@ class RowPanel {
     this.more.textContent = this.all ? `Show ${KEYS_SHOWN} keys` : `Show all ${order.length} ${blocks ? "blocks" : "keys"}`;
     this.root.dataset.proven = String(Boolean(intervals?.proven));
     const least = intervals?.proven ? seen.reduce((sum, key) => sum + intervals.lower(key), 0) : 0;
+    const exact = intervals?.exact, most = exact ? seen.reduce((sum, key) => sum + exact.lower[key], 0) : least;
     const few = least > 0.9995 && intervals.kept.includes("exactly") ? " That is usual where a row sees no more keys than the head's values have dimensions: see what is left when the output may change a little." : "";
     this.note.textContent = intervals?.proven
-      ? `Dot or diamond: the weight. Bar: all values that it can take, if the other weights move to match (square-root scale), while these stay: the row's sum, and ${intervals.kept}. ${intervals.kept.includes("first order") ? "" : "Proven. "}${least < 1e-6 ? "None" : least > 1 - 1e-6 ? "All" : `At least ${Math.floor(1000 * least + 1e-6) / 10} %`} of the row's attention is certain to stay on its keys.${few}`
+      ? `Dot or diamond: the weight. Bar: all values that it can take, if the other weights move to match (square-root scale), while these stay: the row's sum, and ${intervals.kept}. ${intervals.kept.includes("first order") ? "" : "Proven. "}${least < 1e-6 ? "None" : least > 1 - 1e-6 ? "All" : `At least ${Math.floor(1000 * least + 1e-6) / 10} %`} of the row's attention is certain to stay on its keys${least === most ? "" : ` (${Math.floor(1000 * most + 1e-6) / 10} % while they stay exactly)`}.${few}`
       : intervals
       ? "Dot or diamond: the weight. Bar: all values that it can take, if the other weights move to match, while the head's output and the sum of the row stay as they are (square-root scale), worked out in this page from rounded weights: about right, and without a verdict near a boundary. The command certify proves them."
       : waiting
@@ -105,7 +106,7 @@ class RowPanel {
       if (next === rows.length) { scale(); this.root.dataset.ready = "true"; return false; }
       const one = rows[next++], lo = intervals.lower(one.key), hi = intervals.upper(one.key);
       const verdict = (intervals.proven ? verdictOf : verdictAbout)(one.value, lo, hi, shares[one.key], seen.length, shown.rules);
-      one.hold(lo, hi, verdict, intervals.proven ? "" : "about ");
+      one.hold(lo, hi, verdict, intervals.proven ? "" : "about ", exact && [exact.lower[one.key], exact.upper[one.key]]);
       return true;
     });
   }
@@ -128,14 +129,15 @@ class RowPanel {
       span.style.left = `${place(one.lo)}%`;
       span.style.width = `${Math.max(0.6, place(one.hi) - place(one.lo))}%`;
     };
-    one.hold = (lo, hi, at, about) => {
+    one.hold = (lo, hi, at, about, exact) => {
       if (Number.isNaN(lo) || Number.isNaN(hi)) return;
       Object.assign(one, { lo, hi });
       const [sign, words] = at === null ? ["", "no verdict"] : rules.verdicts[at];
       Object.assign(element.dataset, { lo, hi, weight: value, verdict: words });
       if (at !== null) element.classList.add(at < 2 ? "held" : at < 4 ? "free" : "negligible");
-      const range = hi - lo < Math.min(0.0005, 0.02 * value) ? "fixed" : interval(lo, hi, about ? 0 : 1);
-      number.append(made("br", {}), made("small", { textContent: about + range }));
+      const range = (from, to) => (to - from < Math.min(0.0005, 0.02 * value) ? "fixed" : interval(from, to, about ? 0 : 1));
+      number.append(made("br", {}), made("small", { textContent: about + range(lo, hi) }));
+      if (exact && (exact[0] !== lo || exact[1] !== hi)) number.append(made("br", {}), made("small", { className: "soft", textContent: `exactly ${range(...exact)}` }));
       const said = made("small", { className: "verdict", textContent: `${sign} ${words}`.trim() });
       if (at === null) said.title = "A number lies too near a boundary for this page's rounded data; the command certify decides.";
       verdict.append(made("br", {}), said);

@@ -8,7 +8,6 @@ const LAYER_WORDS = {
   "block means": "attention of a block of neighbouring queries, on average, to all keys of a block",
   certain: "what every alternative with the same output leaves on each key",
   alternative: "other weights, as far away as possible, with the same output of the head",
-  drawn: "other weights, drawn at random, with the same output of the head",
   "same answer": "another row with which the model gives the same answer: the head's output may change, so that weights may lie outside of ranges that keep it",
   "changed row": "one row with a weight moved by hand, or without a key",
   "other matrices": "weights that the head computes with other query and key matrices, with the same output",
@@ -212,7 +211,7 @@ function tokenMaps(root, { maps, tokens, first, rules }, look, ask = null, addre
     if (!columns) { panel.show({ ...about, intervals: undefined, waiting: `The ranges of these weights could not be proven.${why}` }); return; }
     const of = (name) => { const all = new Float64Array(about.keys.length); columns.key.forEach((key, at) => (all[key] = columns[name][at])); return all; };
     const [lo, hi] = [of("lo"), of("hi")];
-    panel.show({ ...about, weights: of("value"), shares: of("norm_share"), intervals: { seen: columns.key, lower: (key) => lo[key], upper: (key) => hi[key], proven: true, kept: columns.kept, outcome: columns.outcome } });
+    panel.show({ ...about, weights: of("value"), shares: of("norm_share"), intervals: { seen: columns.key, lower: (key) => lo[key], upper: (key) => hi[key], exact: columns.exact_lo && { lower: of("exact_lo"), upper: of("exact_hi") }, proven: true, kept: columns.kept, outcome: columns.outcome } });
     root.dispatchEvent(new CustomEvent("row", { bubbles: true, detail: { choices: map.choices, ...about, proven: { lo, hi } } }));
   }
 

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar
 
-from identilens.errors import InputError, SettingError
-from identilens.lab.dyck.settings import DyckSetting, DyckTraining, Measuring
+from identilens.errors import InputError
+from identilens.lab.dyck.configuration import DyckConfig
+from identilens.lab.dyck.settings import DyckSetting, DyckTrainSettings
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
 from identilens.lab.dyck.train.measuring import measure_models, variation_table
 from identilens.lab.dyck.train.result import DyckRuns
@@ -15,62 +16,7 @@ from identilens.lab.dyck.training import train_models
 from identilens.models.saving import save_model
 from identilens.runs.files import write_folder
 from identilens.runs.provenance import Identity
-from identilens.runs.settings import NOT_RECORDED, Numbers, Positive
 from identilens.runs.study import Output, Study, study_function
-from identilens.runs.tables import counted
-
-
-@dataclass(frozen=True, kw_only=True)
-class DyckTrainSettings(DyckTraining, Measuring):
-    """The models, their training, and their seeds.
-
-    Attributes:
-        types: Number of bracket types.
-        depth: Largest number of open brackets.
-        layers: Number of layers; 1 with a minimal first layer.
-        heads: Number of heads in a layer.
-        hidden: Size of hidden states and feed-forward block.
-        block: Standard block (gpt), the block of the paper's Eq. 6 (paper), or attention alone (minimal).
-        first_layer: Learned token embeddings, or a minimal first layer by Eq. 19, 20 or 21.
-        positions: Position encoding.
-        seeds: Seeds of initial weights and batches, such as 0-29.
-        at_once: Number of seeds in one batched computation; all by default.
-        device: Device to train on.
-    """
-
-    types: Positive = 2
-    depth: Positive = 4
-    layers: Positive = 2
-    heads: Positive = 1
-    hidden: Positive = 50
-    block: Literal["gpt", "paper", "minimal"] = "gpt"
-    first_layer: Literal["learned", "one-hot", "type-depth", "angle"] = "learned"
-    positions: Literal["none", "linear"] = "none"
-    seeds: Numbers = tuple(range(10))
-    at_once: Positive | None = None
-    device: Annotated[str, NOT_RECORDED] = "cpu"
-
-    def check(self) -> None:
-        """Check that there is a seed; check the settings of training and measuring too."""
-        super().check()
-        if not self.seeds:
-            raise SettingError("seeds", "with at least one number", self.seeds)
-
-    def kind(self) -> DyckSetting:
-        """Return the one kind of model that the settings describe."""
-        config = {
-            "bracket_types": self.types,
-            "max_depth": self.depth,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "hidden_size": self.hidden,
-            "intermediate_size": self.hidden,
-            "block": self.block,
-            "first_layer": self.first_layer,
-            "positions": self.positions,
-        }
-        name = f"{self.types} types, depth {self.depth}, {counted(self.layers, 'layer')}"
-        return DyckSetting(name, config, DyckTraining(**self.values_of(DyckTraining)))
 
 
 class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
@@ -141,7 +87,11 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
             self.tell(f"{kind.name}: epoch {epoch} of {epochs}, loss {loss:.4f}")
 
         trained = train_models(
-            kind.make(), seeds, kind.training, device=self.settings.device, progress=report
+            DyckConfig(**kind.config),
+            seeds,
+            kind.training,
+            device=self.settings.device,
+            progress=report,
         )
         if self.folder is not None:
             folder = self.folder / "models" / folder_name(kind.name)

@@ -4,29 +4,19 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import polars as pl
 
 from identilens.charts.kit import lines
 from identilens.charts.views import View
-from identilens.errors import SettingError
-from identilens.lab.encoder.settings import (
-    EncoderSettings,
-    HeadsName,
-    TaskName,
-    TrainingSettings,
-)
+from identilens.lab.encoder.settings import D_K, EncoderSettings, SweepSettings, TrainingSettings
 from identilens.lab.encoder.train.study import TrainStudy
 from identilens.runs.files import Manifest
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import LIST, NOT_RECORDED, Numbers, Positive
 from identilens.runs.study import Output, Study, run_study, study_function
 from identilens.runs.tables import decimals, integers, table_of
-
-D_K = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-"""Sizes of queries and keys, in the order of the table's columns."""
 
 
 @cache
@@ -155,31 +145,6 @@ class EncoderSweep(Result):
             most=accuracy.max(),
             distance=(accuracy - cells["published"]).abs().mean(),
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SweepSettings(TrainingSettings):
-    """The grid of runs, and the settings that all runs share.
-
-    Attributes:
-        tasks: Tasks, separated by commas.
-        heads: Kinds of heads, separated by commas.
-        d_k: Sizes of queries and keys, such as 1,2,64.
-        seeds: Seeds, such as 0-4, with one run for each; Table 1 has one seed.
-        keep_models: Keep the model of each run. By default it is deleted after the run.
-    """
-
-    tasks: Annotated[tuple[TaskName, ...], LIST]
-    heads: Annotated[tuple[HeadsName, ...], LIST] = ("concat", "add")
-    d_k: Annotated[tuple[Positive, ...], LIST] = D_K
-    seeds: Numbers = (0,)
-    keep_models: Annotated[bool, NOT_RECORDED] = False
-
-    def check(self) -> None:
-        """Check that there is something to train."""
-        for name in ("tasks", "heads", "d_k", "seeds"):
-            if not getattr(self, name):
-                raise SettingError(name, "with at least one value", ())
 
 
 class SweepStudy(Study[SweepSettings, EncoderSweep]):
