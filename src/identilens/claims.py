@@ -476,5 +476,5 @@ def _source(u: Tensor, key: Keys | None, row: ClaimRow) -> Float[Tensor, " key"]
             f"the direction has {len(u)} entries, and the model's residual stream {projection.shape[1]}. Pass a "
             "direction of the residual stream."
         )
-    added = row.head.values.double() @ (projection @ u)
+    added = (row.head.values.double() @ (projection @ u.to(projection))).cpu()
     return added if key is None else added * _keys(key, row)

@@ -80,7 +80,7 @@ class SharedPrograms:
         self, kept: Float[Tensor, "*head key rho"], blocks: Int[Tensor, " key"] | None = None
     ):
         self.kept = kept.detach().double()
-        none = torch.zeros(kept.shape[-2], dtype=torch.int64, device=kept.device)
+        none = kept.new_zeros(kept.shape[-2], dtype=torch.int64)
         self._blocks = none if blocks is None else blocks
         self._count = int(self._blocks.max()) + 1
         self._columns = Columns(self.kept, self._count)

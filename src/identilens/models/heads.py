@@ -1,7 +1,7 @@
 """The heads of an attention layer on one text, with the inputs of their outputs."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +15,6 @@ from identilens.linalg import HALF, ProjectedValues
 from identilens.linalg.softmax import attention_logits, follow_logits, visible_softmax
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
-from identilens.models.placing import to_processor
 from identilens.models.sequences import Kind
 
 Map = Float[Tensor, "row key"]
@@ -56,6 +55,12 @@ class Head:
     sink: bool = False
     gate: Float[Tensor, "query d_v"] | None = None
     rows: Sequence[int] | None = None
+
+    def on_processor(self) -> "Head":
+        """Return the head with its tensors in the processor's memory."""
+        held = {field.name: getattr(self, field.name) for field in fields(self)}
+        tensors = {name: one.cpu() for name, one in held.items() if isinstance(one, Tensor)}
+        return replace(self, **tensors)
 
     @property
     def layer(self) -> int:
@@ -266,18 +271,15 @@ class CapturedLayer:
         output: Tensor,
         weights: Tensor | None,
         only: Sequence[int] | None = None,
-        *,
-        moved: bool = True,
     ) -> "CapturedLayer":
         """Return the layer of one text's call (see `AttentionCall.only`), with its output and weights.
 
-        Weights may be those of ``only`` some rows. The layer is ``moved`` to the processor's memory, where ranks and
-        programs of single heads are computed.
+        Weights may be those of ``only`` some rows.
         """
         part = call if only is None else call.rows(only)
         rows, columns = part.query.shape[-2], call.key.shape[-2]
         visible, bias = part.visible(), part.bias()
-        layer = cls(
+        return cls(
             site,
             call.query[0].clone(),
             call.key[0].clone(),
@@ -294,7 +296,6 @@ class CapturedLayer:
             None if call.gate is None else call.gate[0].transpose(0, 1).clone(),
             only,
         )
-        return to_processor(layer) if moved else layer
 
     @property
     def heads(self) -> Iterator[Head]:

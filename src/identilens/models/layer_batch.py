@@ -98,7 +98,7 @@ class LayerBatch(Layer):
         if self._bias is not None:
             mixed = mixed + self._bias[layer] @ self._lower[layer]
         captured = CapturedLayer.of(call, self.sites[layer], *call.attend())
-        return captured, ProjectedValues(mixed.cpu(), self.projected.d_model)
+        return captured, ProjectedValues(mixed, self.projected.d_model)
 
     def unproven(self, layer: int) -> set[int]:
         """Return heads whose weights are known in half precision only, or that have a sink, once blocks were taken."""

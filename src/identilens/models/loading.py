@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import transformers
@@ -28,7 +28,12 @@ from identilens.errors import (
 from identilens.models.bundled import resolved
 from identilens.models.lens import Lens
 from identilens.models.offloading import on_disk
-from identilens.models.placing import Dtype, check_map, first_line, precision_name, usable_device
+
+Precision = Literal["float32", "float16", "bfloat16", "float64"]
+Dtype = Literal["auto", Precision]
+
+_MAPS = ("auto", "balanced", "balanced_low_0", "sequential", "disk")
+"""Ways to choose where the parts of a model are kept."""
 
 _NAMED = 8
 """Largest number of weights that an error names."""
@@ -289,3 +294,51 @@ def left_over(network: PreTrainedModel, unexpected: Iterable[str]) -> list[str]:
         and key.removeprefix(prefix) not in buffers
         and not key.endswith(_OLD_BUFFERS)
     )
+
+
+def usable_device(given: str | torch.device | None) -> torch.device:
+    """Return a device, after testing it with a tensor; for None, CUDA if it is available, else the CPU.
+
+    Raises:
+        InputError: If there is no such device.
+    """
+    try:
+        place = torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        raise InputError(
+            f"cannot use device {str(given)!r}: {first_line(error)}. Leave it out to use the CPU, or CUDA "
+            "where it is available."
+        ) from error
+    return place
+
+
+def check_map(device_map: Any, device: str | torch.device | None) -> None:
+    """Check a map that says where a model's parts are kept.
+
+    Raises:
+        InputError: For a device beside it, or a word that is no map.
+    """
+    if device is not None and device_map is not None:
+        raise InputError(
+            "expected device or device_map; got both. A map says where each part is kept."
+        )
+    if isinstance(device_map, str) and device_map not in _MAPS:
+        raise SettingError("device_map", f"to be {', '.join(_MAPS)} or a mapping", device_map)
+
+
+def precision_name(dtype: str | torch.dtype) -> str:
+    """Return the name of a precision in which a model can be loaded.
+
+    Raises:
+        InputError: For any other; the message lists the choices.
+    """
+    name, known = str(dtype).removeprefix("torch."), ("auto", *get_args(Precision))
+    if name not in known:
+        raise InputError(f"expected dtype to be {' or '.join(known)}; got {dtype!r}.")
+    return name
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -214,7 +214,7 @@ class Answer:
         other weights, so that the outcome has changed already; without, g is 0.
         """
         jacobian, after, before = self.derivative(heads, query, replacements or {})
-        metric = self._metric(torch.cat([jacobian, (after - before)[None]]), after).cpu()
+        metric = self._metric(torch.cat([jacobian, (after - before)[None]]), after)
         sizes, directions = eigh(metric[:-1, :-1])
         root, slope = directions * sizes.clamp_min(0).sqrt(), metric[:-1, -1]
         shape = len(heads), -1

@@ -151,7 +151,7 @@ class _Blocks:
             if module in self._layers:
                 self._blocks.append([])
             if self._blocks and isinstance(states, Tensor) and states.ndim == 3:
-                self._blocks[-1].append((module, states[0].detach().double().cpu()))
+                self._blocks[-1].append((module, states[0].detach().double()))
 
         modules = (module for layer in self._layers for module in layer.modules())
         norms = [module for module in modules if "Norm" in type(module).__name__]

@@ -153,7 +153,7 @@ def attention_row(layer: CapturedLayer, query: int) -> Vector:
     mixed = sum(
         head.row(query) @ head.values.double() @ head.row_projection(query) for head in layer.heads
     )
-    return mixed + layer.site.output_bias.double().cpu()
+    return (mixed + layer.site.output_bias.to(layer.values.device, torch.float64)).cpu()
 
 
 def _frozen(

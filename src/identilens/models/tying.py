@@ -97,7 +97,7 @@ class Replay:
 
         def mix(call: AttentionCall) -> Tensor:
             mixed = call.attend()[0]
-            layers.append(CapturedLayer.of(call, self.site, mixed, None, moved=False))
+            layers.append(CapturedLayer.of(call, self.site, mixed, None))
             return mixed.detach() if self.site.gated else mixed
 
         routes = {} if self.site.route is None else {0: self.site.route}
@@ -300,7 +300,7 @@ def group_parameters(lens: Lens, item: Item, head: Head) -> GroupParameters:
     Raises:
         UnsupportedModelError: If there are none, several layers share them, or the module cannot be run again.
     """
-    replay, heads = Replay.of(lens, item, head.site), _heads(head)
+    head, replay, heads = head.on_processor(), Replay.of(lens, item, head.site), _heads(head)
     if [site.name for site in lens.sites(item)].count(head.site.name) > 1:
         raise _unsupported(head, "several layers share its parameters, so all of them would change")
     # [W, b] with a row for each output; W without a bias.

@@ -180,7 +180,7 @@ def of_layer(heads: Sequence[Head], head: int, query: int) -> KeptOutcome:
             f"{own.kind} layer {own.layer} normalises what its heads mix before it adds them up, so that what one head "
             "adds depends on the others. Choose the outcome head, states or prediction."
         )
-    seen = torch.ones(len(own.keys), dtype=torch.bool) if visible is None else visible
+    seen = torch.ones_like(own.keys[:, 0], dtype=torch.bool) if visible is None else visible
     rows = [
         checked_weights(
             one.row(query)[None], one.projected, None if visible is None else seen[None]
@@ -190,7 +190,7 @@ def of_layer(heads: Sequence[Head], head: int, query: int) -> KeptOutcome:
     whole = layer_values(heads, query)
     tolerance = FLOAT32_EPS * max(whole.shape[1:])
     row = torch.cat(rows)
-    block = torch.arange(len(heads)).repeat_interleave(len(own.keys)) == head
+    block = torch.arange(len(row), device=row.device) // len(own.keys) == head
     scale = float(torch.linalg.vector_norm(row @ whole.flatten(0, 1)))
     return KeptOutcome(own.at(query), row, joint_space(whole, seen, tolerance), block, scale)
 

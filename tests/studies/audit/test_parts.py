@@ -9,8 +9,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import identilens as idl
+from helpers.heads import random_weights
 from helpers.zoo import build, ids
-from identilens.linalg import memory
+from identilens.linalg import ProjectedValues, memory
+from identilens.measures.attention.determined import certain_ends
 from identilens.studies.audit import study
 
 
@@ -77,6 +79,17 @@ def test_an_audit_takes_as_many_operations_whatever_its_heads(dtype, most, more)
     assert counts[0] == counts[1]
     assert counts[0][0] <= most
     assert counts[0][1] <= more, "layers of one shape are measured together"
+
+
+def test_programs_of_more_heads_are_no_more_operations():
+    rows, T = random_weights(0, 24, 4)
+    counts = []
+    for heads in (1, 6):
+        copies = ProjectedValues.of(T.expand(heads, -1, -1))
+        with _counted() as operations:
+            certain_ends(rows.expand(heads, -1, -1), copies, tolerance=0.01)
+        counts.append(len(operations))
+    assert counts[0] == counts[1] > 0
 
 
 @contextmanager

@@ -180,10 +180,20 @@ def test_what_is_certain_of_rows_by_hand():
     head = SimpleNamespace(attention=weights, visible=None, sink=False, values=values)
     head.distributions = partial(Head.distributions, head)
     projected = ProjectedValues.of(values[None])
-    (rows,) = certain_rows(SimpleNamespace(heads=[head]), projected, [4, 7], [1])
-    names = ("query", "certain_mass", "certain_mass_bfloat16", "sink_weight", "sink_lo", "sink_hi")
+    rows = certain_rows(SimpleNamespace(heads=[head]), projected, [4, 7], [1])
+    names = (
+        "head",
+        "query",
+        "certain_mass",
+        "certain_mass_bfloat16",
+        "sink_weight",
+        "sink_lo",
+        "sink_hi",
+    )
     for row, expected in zip(
-        rows, [(4, 0.5, 0.5 - 0.5 / 256, 0.25, 0.0, 0.5), (7, 0.0, 0.0, 0.5, 0.0, 1.0)], strict=True
+        rows,
+        [(0, 4, 0.5, 0.5 - 0.5 / 256, 0.25, 0.0, 0.5), (0, 7, 0.0, 0.0, 0.5, 0.0, 1.0)],
+        strict=True,
     ):
         assert tuple(row) == names
         assert tuple(row.values()) == pytest.approx(expected, abs=1e-6)

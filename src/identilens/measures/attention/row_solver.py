@@ -176,7 +176,7 @@ class RowSolver:
         optima = self.optima(torch.stack([functional, -functional]))
         free = self._scales.isfinite()
         # The columns of constants are left out of F: the sum of a row never changes, so they prove nothing more.
-        return Certificate(
+        parts = (
             self.inside,
             self._kept[:, free] * self._scales[free],
             self.blocks,
@@ -186,6 +186,7 @@ class RowSolver:
             torch.stack([optima.bounds[0], -optima.bounds[1]]),
             optima.points,
         )
+        return Certificate(*(part.cpu() for part in parts))
 
     def order(self, ends: Ends) -> Bool[Tensor, "seen seen"]:
         """Return which key stands above which in every alternative."""

@@ -1,7 +1,6 @@
 """What attention rollout may be while every head's output stays the same: bounds by dynamic programming, and maps."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,7 +11,6 @@ from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, SimplexSpace
 from identilens.linalg.checks import check_finite
 from identilens.linalg.interior import SharedPrograms
-from identilens.linalg.threads import one_thread
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.determined import shared_spaces
 from identilens.measures.attention.row_solver import allowed_change, movable_keys
@@ -116,15 +114,16 @@ def rollout_bounds(
             f"expected maps over the {n} tokens of the functionals, of at least one layer; got maps of shapes "
             f"{sorted(sizes)}; pass the heads of self-attention of every layer on one text."
         )
-    needed = torch.zeros(n, dtype=torch.bool)
+    device = layers[0][0].weights.device
+    needed = torch.zeros(n, dtype=torch.bool, device=device)
     needed[list(range(n) if queries is None else queries)] = True
-    asked = needed.nonzero()[:, 0] if queries is None else torch.tensor(list(queries))
+    asked = needed.nonzero()[:, 0] if queries is None else torch.tensor([*queries], device=device)
     prepared = []
     for heads in reversed(layers):
         prepared.append(_Layer.of(heads, needed, tolerance))
         needed = prepared[-1].reached
     prepared.reverse()
-    costs = functionals.detach().double()
+    costs = functionals.detach().double().to(device)
     value = costs
     for layer in prepared:
         value = 0.5 * value + 0.5 * value @ layer.mean.mT
@@ -140,7 +139,8 @@ def rollout_bounds(
     least, greatest = bounds[:, asked].chunk(2)
     ends = torch.minimum(least, value), torch.maximum(-greatest, value)
     halves = [list(one) for one in zip(*(one.chunk(2) for one in maps), strict=True)]
-    return RolloutBounds(value, *ends, max(gap, 0.0), *(halves if witnesses else ()))
+    value, lo, hi = (one.to(functionals.device) for one in (value, *ends))
+    return RolloutBounds(value, lo, hi, max(gap, 0.0), *(halves if witnesses else ()))
 
 
 @dataclass(frozen=True)
@@ -186,30 +186,17 @@ class _Layer:
         """
         lower, value = 0.5 * bounds, 0.5 * reached
         maps = self.weights.expand(len(bounds) if witnesses else 0, -1, -1, -1).clone()
-        every, held = torch.arange(len(bounds)), _PROGRAMS // len(self.weights)
-
-        def solved(job: tuple[_Group, Tensor]) -> tuple[Tensor, Tensor]:
-            group, part = job
-            least, points = group.least(bounds[part])
-            if witnesses:
-                maps[part[:, None, None], :, group.queries[:, None], group.keys] = points.permute(
-                    0, 2, 3, 1
-                )
-            along = points * reached[part][:, None, None, group.keys]
-            return least.mean(1), along.sum(-1).mean(1)
-
-        jobs = [
-            (group, part)
-            for group in self.groups
-            for part in every.split(max(1, held // len(group.queries)))
-        ]
-        # Each program is solved on one thread, so that its digits do not depend on how many there are.
-        count, initial = torch.get_num_threads(), (torch.set_num_threads, (1,))
-        with one_thread(), ThreadPoolExecutor(count, "rollout", *initial) as pool:
-            for (group, part), (least, points) in zip(jobs, pool.map(solved, jobs), strict=True):
+        for group in self.groups:
+            together = max(1, _PROGRAMS // (len(self.weights) * len(group.queries)))
+            for part in torch.arange(len(bounds), device=bounds.device).split(together):
+                least, points = group.least(bounds[part])
+                if witnesses:
+                    place = part[:, None, None], slice(None), group.queries[:, None], group.keys
+                    maps[place] = points.permute(0, 2, 3, 1)
+                along = points * reached[part][:, None, None, group.keys]
                 place = part[:, None], group.queries
-                lower[place] += 0.5 * least
-                value[place] += 0.5 * points
+                lower[place] += 0.5 * least.mean(1)
+                value[place] += 0.5 * along.sum(-1).mean(1)
         return lower, value, maps
 
 

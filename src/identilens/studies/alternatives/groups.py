@@ -75,7 +75,7 @@ def made(lens: Lens, item: Item, head: Head, distance: float, generator: torch.G
     if group is None:
         return alternative, Found("parameters", None, note=reason), None
     with group.changed(lens, point):
-        weights = read_head(lens, item, *head.address).attention
+        weights = read_head(lens, item, *head.address).attention.cpu()
         run = lens.substitute({}, item)
     moved = group.moved(point)
     return (

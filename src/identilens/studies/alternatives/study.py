@@ -112,7 +112,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         rows = self.heads.requested(place, asked) if asked else None
         if rows == []:
             return joined(Alternatives.schema, [])
-        head = self.heads.read(place, rows)
+        head = self.heads.read(place, rows).on_processor()
         return self._tables(place, head, self._alternatives(place, head))
 
     def _tables(

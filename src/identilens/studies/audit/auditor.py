@@ -223,10 +223,9 @@ class Auditor:
             if not queries:
                 continue
             places = [asked[at] for at in queries]
-            heads = certain_rows(*layer.rows(number, queries), places, of_heads.tolist())
-            for head, rows in enumerate(heads):
-                at = Place(text, site, head).row
-                self._certain += [(layer.calls[number].index, at | row) for row in rows]
+            for row in certain_rows(*layer.rows(number, queries), places, of_heads.tolist()):
+                at = Place(text, site, row["head"]).row
+                self._certain.append((layer.calls[number].index, at | row))
 
     def _sides(self, text: int, site: Site, call: AttentionCall) -> tuple[_Sequence, _Sequence]:
         """Return the tokens at the call's queries and at its keys."""

@@ -22,8 +22,8 @@ CLOSE = 0.01
 
 def certain_rows(
     layer: CapturedLayer, projected: ProjectedValues, queries: Sequence[int], sinks: Sequence[int]
-) -> list[list[Row]]:
-    """Return, head by head, what is certain of the rows of a layer that contains these queries only.
+) -> list[Row]:
+    """Return what is certain of the rows of a layer that contains these queries only, head by head.
 
     ``projected`` are the values of its heads, ``sinks`` the position of each head's sink. Nothing is of heads whose
     weights are known in half precision only (`Head.attention`).
@@ -32,7 +32,7 @@ def certain_rows(
         NumericalError: If a program's answer cannot be certified.
     """
     rows: list[Tensor] = []
-    proven, found = [], [[] for _ in sinks]
+    proven = []
     visible, T = None, projected
     for number, head in enumerate(layer.heads):
         try:
@@ -42,7 +42,7 @@ def certain_rows(
         rows.append(checked_weights(weights, T, visible))
         proven.append(number)
     if not proven:
-        return found
+        return []
     weights, T = torch.stack(rows), replace(T, values=T.compact[proven], output=None)
     sink = torch.tensor(sinks, device=weights.device)[proven]
     lower, slopes = certain_ends(weights, T, visible)
@@ -65,7 +65,6 @@ def certain_rows(
         "sink_lo": sink_lo,
         "sink_hi": greatest_weights(weights, T, sink, visible),
     }
-    for place, number in enumerate(proven):
-        own = {name: column[place].tolist() for name, column in columns.items()}
-        found[number] = pl.DataFrame({"query": queries, **own}).to_dicts()
-    return found
+    listed = {name: column.tolist() for name, column in columns.items()}
+    table = pl.DataFrame({"head": proven, "query": [queries] * len(proven), **listed})
+    return table.explode("query", *listed).to_dicts()

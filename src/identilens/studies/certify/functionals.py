@@ -68,8 +68,8 @@ def solver_costs(
 ) -> Float[Tensor, "functional seen"]:
     """Return functionals of a head's row as costs of its programs."""
     own = kept.own[solver.keys]
-    costs = coefficients.new_zeros(len(coefficients), len(own))
-    costs[:, own] = coefficients[:, solver.keys[own] % kept.values.keys]
+    costs = solver.inside.new_zeros(len(coefficients), len(own))
+    costs[:, own] = coefficients.to(costs)[:, solver.keys[own] % kept.values.keys]
     return costs
 
 
@@ -95,7 +95,7 @@ def layer_functionals(
     places = [{"layer": head.layer, "head": head.head, "kind": head.kind} for head in heads]
     words = pl.DataFrame({"functional": [claim.words for claim in functionals]})
     every = pl.DataFrame(places).join(pl.DataFrame(rows), how="cross").join(words, how="cross")
-    values = (weights @ torch.stack(costs).mT).flatten().numpy()
+    values = (weights @ torch.stack(costs).mT.to(weights)).flatten().cpu().numpy()
     place = seed, text, layer.site.layer, layer.site.kind
     proven: list[Row] = []
     for number in drawn_rows(*place, len(heads) * len(rows), bounded):

@@ -158,7 +158,7 @@ def certified_row(
     ends = solver.ends()
     own = kept.own[solver.keys]
     keys = solver.keys[own] % kept.values.keys
-    row = torch.zeros(kept.values.keys, dtype=torch.float64)
+    row = solver.inside.new_zeros(kept.values.keys)
     visible = torch.zeros_like(row, dtype=torch.bool).index_fill(0, keys, True)
     met = solver.farthest(ends)
     row, farthest = (row.scatter(0, keys, one[own]) for one in (solver.inside, met))

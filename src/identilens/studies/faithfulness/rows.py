@@ -119,7 +119,7 @@ def noise_floor(head: Head, rows: Rows, runs: MapRuns, seed: int) -> dict[str, f
     eps = max(torch.finfo(head.values.dtype).eps, FLOAT32_EPS)
     generator = torch.Generator().manual_seed(seed)
     drawn = torch.rand(ROUNDINGS, len(rows.weights), 1, generator=generator, dtype=torch.float64)
-    factors = 1 + eps * (2 * drawn - 1)
+    factors = 1 + eps * (2 * drawn.to(rows.weights) - 1)
     effects = runs.effects([Rows(rows.queries, rows.weights * factor) for factor in factors])
     return {name: float(values.max()) for name, values in effects.items()}
 
@@ -138,9 +138,9 @@ def explanations(drawn: SampledMap, weights: Weights) -> dict[str, Weights]:
         changes = [Rows(drawn.queries, changed) for changed in zeroed]
         outputs = drawn.runs.layer_outputs(changes)[:, drawn.queries]
         # The root has the same order, and is in proportion to the change: small scores do not count as ties.
-        scores["value_zeroing"] = value_zeroing(outputs[0], outputs[1:]).sqrt().cpu()
+        scores["value_zeroing"] = value_zeroing(outputs[0], outputs[1:]).sqrt().to(weights)
     random = torch.rand(weights.shape, generator=drawn.generator, dtype=torch.float64)
-    return {**scores, "random": random * drawn.seen}
+    return {**scores, "random": random.to(weights) * drawn.seen}
 
 
 def removed(drawn: SampledMap, row: int, intervention: Intervention, sets: Sets) -> Effects:
@@ -199,7 +199,7 @@ def alternatives_of(
         if room[1] >= 0:
             queries, keys = pad(entropic.queries / head.scaling, room), pad(entropic.keys, room)
             group = group_parameters(lens, item, head)
-            vectors = torch.cat([queries.flatten(), keys.flatten()])
+            vectors = torch.cat([queries.flatten(), keys.flatten()]).cpu()
             with group.changed(lens, group.solved(vectors)):
                 computed = read_head(lens, item, *head.address).attention
             yield "parameters", computed[None, drawn.queries]

@@ -19,15 +19,9 @@ from identilens.studies.perturbation_views import (
 from identilens.studies.structure import maps
 
 HEAD: Columns = {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
-_DIMENSIONS: Columns = {
-    **integers("dim_r", "dim_half", "dim_95", "energy_95"),
-}
-_PATTERN: Columns = {
-    "empty_rows": pl.Int64,
-    "pattern": pl.String,
-    "score": pl.Float64,
-    "place": pl.Int64,
-}
+_DIMENSIONS = integers("dim_r", "dim_half", "dim_95", "energy_95")
+_SCORE: Columns = {"pattern": pl.String, "score": pl.Float64, "place": pl.Int64}
+_PATTERN: Columns = {"empty_rows": pl.Int64, **_SCORE}
 _FINDING = """\
 {texts:text} of {length:token}: R, the directions of weights that the head's output shows in some text, is the whole \
 space in {full_heads} of {heads:head}; on average {dim_95:.1f} directions hold 95 % of its spectrum.
@@ -128,13 +122,7 @@ class Structure(Result):
             **decimals("overlap", "chance", "moved", "change_first", "change_second"),
             "disagree": pl.Boolean,
         },
-        "patterns": {
-            **HEAD,
-            "weights": pl.String,
-            "pattern": pl.String,
-            "score": pl.Float64,
-            "place": pl.Int64,
-        },
+        "patterns": {**HEAD, "weights": pl.String, **_SCORE},
         "clusters": {"clusters": pl.Int64, "silhouette": pl.Float64, "chosen": pl.Boolean},
         "representatives": {
             **integers("text", "cluster", "size"),
@@ -153,11 +141,6 @@ class Structure(Result):
         "dim_half": "visible in half of the texts",
         "dim_95": "95 % of the spectrum",
         "energy_95": "95 % of the energy",
-        "overlap": "shared null space",
-        "chance": "shared by chance",
-        "disagree": "not equivalent under the other text",
-        "change_second": "change of the other text's output",
-        "value": "",
     }
     views: ClassVar = {
         "structures": View(title="W of every head", text=_W, maps="token_maps"),
