@@ -17,6 +17,7 @@ Tables = Mapping[str, pl.DataFrame]
 NOISE = {
     "reconstruction_error", "output_error", "row_sum_error", "hidden_change", "logits_change", "loss_change",
     "largest_change", "relative_change", "gap", "outside",
+    "simplex_null_share",
 }  # fmt: skip
 """Columns that hold rounding noise: they are compared absolutely, as shares of 1."""
 

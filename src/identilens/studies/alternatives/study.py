@@ -62,18 +62,19 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
 
     Examples:
         >>> import identilens as idl
+        >>> import polars as pl
         >>> lens = idl.load("bundled")
         >>> result = idl.alternatives(lens, idl.examples()[0], layers=3, heads=5)
-        >>> result.table.select("alternative", "mean_total_variation")
+        >>> result.table.select("alternative", pl.col("mean_total_variation").round(2))
         shape: (3, 2)
         ┌─────────────────┬──────────────────────┐
         │ alternative     ┆ mean_total_variation │
         │ ---             ┆ ---                  │
         │ str             ┆ f64                  │
         ╞═════════════════╪══════════════════════╡
-        │ sampled         ┆ 0.044387             │
-        │ far             ┆ 0.109579             │
-        │ maximum_entropy ┆ 0.054039             │
+        │ sampled         ┆ 0.04                 │
+        │ far             ┆ 0.11                 │
+        │ maximum_entropy ┆ 0.05                 │
         └─────────────────┴──────────────────────┘
     """
 
