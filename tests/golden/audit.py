@@ -28,7 +28,7 @@ def audit_bundled():
 
 def rounded(run):
     """Return a case with nearly square values, whose shares and reconstruction errors of 0 are rounding."""
-    return Case(run, relative=CONDITIONED, noise=1e-10, floor=1e-12)
+    return Case(run, relative=CONDITIONED, noise=1e-9, floor=1e-12)
 
 
 CASES: dict[str, Case] = {
