@@ -271,8 +271,9 @@ class SharedPrograms:
             mean = (x * s).sum(-1, keepdim=True) + z + (u * reach * y).sum(-1, keepdim=True)
             mean = mean / (x.shape[-1] + 1)
             worst = [mean[..., 0] * x.shape[-1], *(one.abs().amax(-1) for one in (primal, dual))]
-            _put(points, program, x, running & mean[..., 0].isfinite())
-            _put(multipliers, program, y, running & mean[..., 0].isfinite())
+            sound = running & mean[..., 0].isfinite()
+            _put(points, program, x, sound)
+            _put(multipliers, program, y, sound)
             running &= (torch.stack(worst).amax(0) > close) & (worst[0] > 1e-4 * close)
             if not running.any():
                 break

@@ -333,7 +333,9 @@ class Lens:
         batch_size: int = 8,
         max_length: int | None = None,
     ) -> Iterator[CapturedText]:
-        """Yield the internals of the model for each text, without padding, in the processor's memory.
+        """Yield the internals of the model for each text, without padding; hidden states in the processor's memory.
+
+        Heads stay on the device of their layer.
 
         Args:
             inputs: Texts, pairs, token ids, images or a batch; see `InputReader.read`.
