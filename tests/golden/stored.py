@@ -79,7 +79,7 @@ def single(run, bundled=True, relative=SINGLE):
 
 
 def processor():
-    """Return what sums depend on: the processor's maker and model, where known, and its widest vectors."""
+    """Return what sums depend on: the processor's maker and model, where known, its widest vectors and its matrices."""
     facts = Path("/proc/cpuinfo")
     known = {}
     if facts.is_file():
@@ -88,7 +88,9 @@ def processor():
             known.setdefault(name.strip(), value.strip())
     names = ("vendor_id", "cpu family", "model", "stepping")
     described = [known[name] for name in names if name in known]
-    return " ".join([*described, torch.backends.cpu.get_cpu_capability()])
+    # Virtual machines give several processors one name.
+    kinds = sorted(one for one in known.get("flags", "").split() if one.startswith(("amx", "avx")))
+    return " ".join([*described, torch.backends.cpu.get_cpu_capability(), *kinds])
 
 
 def is_recorded_here():
