@@ -73,6 +73,7 @@ class SharedPrograms:
         kept: B, orthonormal columns that span [T, 1]; of several rows beside each other, the ones of each by itself.
             The B of several heads go together, columns of zeros added to those of least rank: costs and rows then
             have an axis of heads, too, before that of programs.
+            Keys with zeros in all columns are none of a row: they stay at 0.
         blocks: Number of the row, for keys of several rows beside each other; each has a sum of its own.
     """
 
@@ -84,6 +85,7 @@ class SharedPrograms:
         self._blocks = none if blocks is None else blocks
         self._count = int(self._blocks.max()) + 1
         self._columns = Columns(self.kept, self._count)
+        self._hidden = (self.kept == 0).all(-1)[..., None, :]
 
     @one_thread()
     def bounds(
@@ -128,8 +130,10 @@ class SharedPrograms:
         """
 
         def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
+            # Hidden keys have a cost and no part in anything else.
+            costs = costs.masked_fill(self._hidden, 1.0)
             points, multipliers = self._interior(_CLOSE, costs, rows @ self.kept, reach)
-            points = self._corrected(points, rows, reach)
+            points = self._corrected(points.masked_fill(self._hidden, 0.0), rows, reach)
             points = self.within(points, rows, reach)
             optima, solved = self._bounded(costs, rows, reach, points, multipliers)
             loose = ~solved & (reach == 0).all(-1)
@@ -155,7 +159,7 @@ class SharedPrograms:
         costs: Points,
         rows: Points,
         multipliers: Multipliers,
-        reach: Multipliers | None = None,
+        reach: Multipliers,
     ) -> Float[Tensor, "*program"]:
         """Return y·Bᵀa − ‖reach ∘ y‖ + Σ (sum of a row) · min (c − B y): a lower bound whatever the multipliers y are.
 
@@ -166,8 +170,6 @@ class SharedPrograms:
         least = (self._by_row(reduced, torch.inf, "amin") * sums).sum(-1)
         rounding = self.kept.shape[-2] * _EPS * multipliers.abs().sum(-1) * sums.sum(-1)
         bounds = (multipliers * (rows @ self.kept)).sum(-1) + least - rounding
-        if reach is None:
-            return bounds
         return bounds - torch.linalg.vector_norm(reach * multipliers, dim=-1)
 
     def within(
@@ -236,7 +238,7 @@ class SharedPrograms:
         Multipliers of 0 prove what signs and sums alone do: a weight is at least 0, and at most its row's sum.
         """
         values, bounds = (costs * points).sum(-1), self.proven(costs, rows, multipliers, reach)
-        alone = self.proven(costs, rows, torch.zeros_like(multipliers))
+        alone = self.proven(costs, rows, 0 * multipliers, reach)
         less = ~(bounds >= alone)
         bounds = torch.where(less, alone, bounds)
         multipliers = multipliers.masked_fill(less[..., None], 0.0)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import one_hot, pad
 
 from identilens.linalg.decompositions import singular_values, svd
 from identilens.linalg.factor import (
@@ -21,13 +21,16 @@ from identilens.linalg.threads import one_thread
 ROUNDING = 1e-12
 """Entries of an orthonormal basis below this are rounding: the weight is the same in every alternative."""
 
+_DOUBTED = 1e-8
+"""Squared lengths of rows of N up to which they are computed with all digits."""
+
 
 @dataclass(frozen=True)
 class SimplexSpace:
     """The directions in which a row can change without changing its output and sum, and the other directions.
 
-    Those of several heads may stand in one, with an axis of heads before the others; a head of lower rank than another
-    has columns of zeros then.
+    Those of several rows may stand in one, with axes of heads and rows before the others. One of lower rank than
+    another has columns of zeros then, and ``visible`` may be a mask of each.
 
     Attributes:
         kept: B, orthonormal columns that span [T, 1] on the visible keys; zero rows on hidden keys.
@@ -36,20 +39,18 @@ class SimplexSpace:
             first: the sum of a row never changes.
         visible: True on the keys that the row sees.
         tolerance: Share of σ_max(T) below which a direction of T counts as zero.
-        basis: Columns that span what B spans, on the visible keys, which `free` completes.
         blocks: Number of the row that each key belongs to, where several rows beside each other change together.
     """
 
-    kept: Float[Tensor, "*head key rho"]
-    scales: Float[Tensor, "*head rho"]
-    visible: Bool[Tensor, " key"]
+    kept: Float[Tensor, "*row key rho"]
+    scales: Float[Tensor, "*row rho"]
+    visible: Bool[Tensor, "*row key"]
     tolerance: float
-    basis: Float[Tensor, "*head seen rho"] | None = None
     blocks: Int[Tensor, " key"] | None = None
 
     @cached_property
     def seen(self) -> Float[Tensor, "*head seen rho"]:
-        """B on the visible keys."""
+        """B on the visible keys, of rows that see the same."""
         return self.kept[..., self.visible, :]
 
     @property
@@ -60,7 +61,7 @@ class SimplexSpace:
     @property
     def nullity(self) -> int:
         """Simplex nullity: dimension of LN([T, 1]) on the visible keys; 0 of several rows together, see `free`."""
-        return 0 if self.basis is None else self.basis.shape[-2] - self.rank
+        return 0 if self.blocks is not None else int(self.visible.sum()) - self.rank
 
     @cached_property
     def free(self) -> Float[Tensor, "key nullity"]:
@@ -68,23 +69,29 @@ class SimplexSpace:
 
         As large as the square of the keys, and made when it is first asked for.
         """
-        if self.basis is None:
-            return self.kept[:, :0]
-        with one_thread():
-            free = torch.linalg.qr(self.basis, mode="complete").Q[:, self.rank :]
-        return _spread(
-            free * (torch.linalg.vector_norm(free, dim=1) > ROUNDING)[:, None], self.visible
-        )
+        everywhere = self.kept.new_zeros(len(self.visible), self.nullity)
+        if self.nullity:
+            with one_thread():
+                free = torch.linalg.qr(self.seen, mode="complete").Q[:, self.rank :]
+            moves = torch.linalg.vector_norm(free, dim=1, keepdim=True) > ROUNDING
+            everywhere[self.visible] = free * moves
+        return everywhere
 
     @property
-    def movable(self) -> Bool[Tensor, "*head key"]:
+    def movable(self) -> Bool[Tensor, "*row key"]:
         """True on the keys that take part in some alternative; the others keep their weight."""
         if self.blocks is not None:
             return torch.zeros_like(self.visible)
-        # The length of a row of N is that of a unit vector outside B, which is computed twice to lose no digit.
-        outside = torch.eye(self.kept.shape[-2]).to(self.kept) - self.kept @ self.kept.mT
-        outside = outside - outside @ self.kept @ self.kept.mT
-        return self.visible & (torch.linalg.vector_norm(outside, dim=-1) > ROUNDING)
+        # The length of a row of N is that of a unit vector outside B: 1 − ‖B_k‖² but where that is rounding.
+        doubted = 1 - self.kept.square().sum(-1) < _DOUBTED
+        most = int(doubted.sum(-1).max())
+        keys = doubted.byte().argsort(dim=-1, descending=True, stable=True)[..., :most]
+        outside = one_hot(keys, self.kept.shape[-2]).to(self.kept)
+        # Twice, to lose no digit.
+        for _ in range(2):
+            outside = outside - outside @ self.kept @ self.kept.mT
+        moves = torch.linalg.vector_norm(outside, dim=-1) > ROUNDING
+        return self.visible & torch.ones_like(doubted).scatter(-1, keys, moves)
 
 
 def centred_rank(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:
@@ -123,53 +130,46 @@ def least_outside(
     return tolerance(sizes).square() * sizes
 
 
-def _spread(
-    columns: Float[Tensor, "*head seen k"], visible: Bool[Tensor, " key"]
-) -> Float[Tensor, "*head key k"]:
-    everywhere = columns.new_zeros(*columns.shape[:-2], len(visible), columns.shape[-1])
-    return everywhere.masked_scatter(visible[:, None], columns)
-
-
 @one_thread()
 def row_space(
-    compact: Float[Tensor, "*head key r"], visible: Bool[Tensor, " key"], tolerance: float
+    compact: Float[Tensor, "*row key r"],
+    visible: Bool[Tensor, "*row key"],
+    tolerance: float | Float[Tensor, "*row"],
+    blocks: Int[Tensor, " key"] | None = None,
 ) -> SimplexSpace:
-    """Return the space of a row of one head, or of each of several: its output and its sum must not change.
+    """Return the space of a row, or of each of several: its output and its sum must not change.
 
-    ``compact`` is T, float64; at least one key is visible. The rank is by `centred_rank`. On one thread. Cost O(n r²).
+    ``compact`` is T of each, float64; each sees at least one key. The rank is by `centred_rank`. With ``blocks`` each
+    row is several beside each other, whose outputs' sum must not change, nor any of their sums: the space has no
+    ``free``, and is for programs in which the sum of the outputs may change a little. On one thread. Cost O(n r²).
     """
-    seen = compact[..., visible, :]
-    left, sigma, _ = svd(seen - seen.mean(-2, keepdim=True))
-    kept = sigma > tolerance * singular_values(seen)[..., :1]
+    held = compact * visible[..., None]
+    constant = visible[..., None].to(held)
+    if blocks is not None:
+        constant = constant * one_hot(blocks)
+    constant = constant / constant.sum(-2, keepdim=True).sqrt()
+    constant = constant.expand(*held.shape[:-1], -1)
+    left, sigma, _ = svd(held - constant @ (constant.mT @ held))
+    limits = torch.as_tensor(tolerance, device=held.device)[..., None]
+    kept = sigma > limits * singular_values(held)[..., :1]
     kept = kept[..., : int(kept.sum(-1).max())]
-    constant = torch.full_like(seen[..., :1], seen.shape[-2] ** -0.5)
     basis = torch.cat([constant, left[..., : kept.shape[-1]] * kept[..., None, :]], -1)
-    # QR once more: columns are orthogonal to the constant only up to rounding relative to their singular value.
-    columns = torch.linalg.qr(basis).Q * (basis != 0).any(-2, keepdim=True)
+    # QR once more: columns are orthogonal to the constants only up to rounding relative to their singular value.
+    columns = torch.linalg.qr(basis).Q * (basis != 0).any(-2, keepdim=True) * visible[..., None]
     scales = sigma[..., : kept.shape[-1]].masked_fill(~kept, torch.inf)
-    scales = pad(scales, (1, 0), value=torch.inf)
-    return SimplexSpace(_spread(columns, visible), scales, visible, tolerance, basis)
+    scales = pad(scales, (constant.shape[-1], 0), value=torch.inf)
+    return SimplexSpace(columns, scales, visible, float(limits.max()), blocks)
 
 
-@one_thread()
 def joint_space(
     compact: Float[Tensor, "head key d"], visible: Bool[Tensor, " key"], tolerance: float
 ) -> SimplexSpace:
     """Return the space of the rows of one or several heads, one after another, whose outputs' sum must not change.
 
-    ``compact`` are the heads' T in coordinates that they share, float64; at least one key is visible. The sum of every
-    row stays. The space of several has no ``free``: it is for programs in which the sum of the outputs may change a
-    little. On one thread.
+    ``compact`` are the heads' T in coordinates that they share, float64; at least one key is visible: see `row_space`.
     """
-    if len(compact) == 1:
-        return row_space(compact[0], visible, tolerance)
-    seen = compact[:, visible]
-    heads, keys, _ = seen.shape
-    left, sigma, _ = svd((seen - seen.mean(1, keepdim=True)).flatten(0, 1))
-    kept = sigma > tolerance * singular_values(seen.flatten(0, 1))[:1]
-    ones = torch.eye(heads).to(left).repeat_interleave(keys, 0) / keys**0.5
-    everywhere = visible.repeat(heads)
-    columns = _spread(torch.linalg.qr(torch.cat([ones, left[:, kept]], 1)).Q, everywhere)
-    scales = pad(sigma[kept], (heads, 0), value=torch.inf)
-    blocks = torch.arange(heads, device=seen.device).repeat_interleave(len(visible))
-    return SimplexSpace(columns, scales, everywhere, tolerance, blocks=blocks)
+    heads, keys, _ = compact.shape
+    blocks = torch.arange(heads, device=compact.device).repeat_interleave(keys)
+    return row_space(
+        compact.flatten(0, 1), visible.repeat(heads), tolerance, blocks if heads > 1 else None
+    )

@@ -23,8 +23,6 @@ _LONGEST_NAME = 255
 _KEPT = 256
 """Items that stay in memory: those of the part that is worked on."""
 
-_DIGEST = hashlib.sha256().digest_size
-
 
 class Items(Sequence[Item]):
     """What a model reads of texts. All are read once, to check them; then each when it is asked for.
@@ -38,6 +36,7 @@ class Items(Sequence[Item]):
         entries: The texts.
         lengths: Number of positions of each.
         names: All tokens that occur.
+        digests: The sha256 of all that the model reads of each text.
 
     Raises:
         InputError: For a text that cannot be used, such as one that is longer than the model reads.
@@ -48,13 +47,13 @@ class Items(Sequence[Item]):
         self._lens, self._max_length = lens, max_length
         self._read = lru_cache(maxsize=_KEPT)(self._one)
         self._numbers: Sequence[int] = range(len(entries))
-        self._digests = bytearray()
+        self.digests: list[bytes] = []
         for number in self._numbers:
             item = self._read(number)
             self.lengths.append(item.length)
             self.names.update(*item.tokens.values())
             identity = item.identity.encode("utf-8", "surrogatepass")
-            self._digests += hashlib.sha256(identity).digest()
+            self.digests.append(hashlib.sha256(identity).digest())
 
     def __len__(self) -> int:
         return len(self._numbers)
@@ -73,27 +72,8 @@ class Items(Sequence[Item]):
         places = array("q", numbers)
         made._numbers = array("q", (self._numbers[place] for place in places))
         made.lengths = array("q", (self.lengths[place] for place in places))
-        made._digests = bytearray().join(self.digests[place] for place in places)
+        made.digests = [self.digests[place] for place in places]
         return made
-
-    @property
-    def digests(self) -> Sequence[bytes]:
-        """The sha256 of all that the model reads of each text."""
-        return Digests(self._digests)
-
-
-class Digests(Sequence[bytes]):
-    """Digests that lie one after the other."""
-
-    def __init__(self, content: bytearray) -> None:
-        self._content = content
-
-    def __len__(self) -> int:
-        return len(self._content) // _DIGEST
-
-    def __getitem__(self, index: Any) -> Any:
-        number = range(len(self))[index]
-        return bytes(self._content[number * _DIGEST : (number + 1) * _DIGEST])
 
 
 def read_items(lens: Lens, texts: Any, max_length: int | None) -> Items:

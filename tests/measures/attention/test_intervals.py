@@ -13,7 +13,7 @@ from helpers.programs import by_clarabel
 from identilens.linalg import ProjectedValues
 from identilens.linalg.programs import ACCEPTED_ERROR
 from identilens.measures.attention.billiard import uniform_alternatives
-from identilens.measures.attention.determined import greatest_weights
+from identilens.measures.attention.determined import functional_ends
 from identilens.measures.attention.intervals import (
     attention_intervals,
     certify_row,
@@ -175,7 +175,8 @@ def test_the_greatest_weight_of_one_key_is_its_upper_end(d):
     hi = attention_intervals(row, T, visible=visible).hi
     assert bool((hi > row + 0.01).any()) == (d == 3)
     copies = ProjectedValues.of(T.expand(9, -1, -1))
-    greatest = greatest_weights(row.expand(9, 1, 9), copies, torch.arange(9), visible[None])
+    rows, seen = row.expand(9, -1), visible.expand(9, -1)
+    greatest = functional_ends(rows, copies, torch.eye(9).double()[:, None], seen)[1]
     assert greatest[:, 0].tolist() == pytest.approx(hi.tolist(), abs=1e-8)
 
 

@@ -88,8 +88,7 @@ def test_a_row_alone_is_that_row_of_its_head_and_its_shares_sum_to_one(one, head
         chosen.rows["certified_top"].to_list()
         == head.rows["certified_top"].gather(places).to_list()
     )
-    assert chosen.by_head()["certified_pairs"].to_list() == [None]
-    assert head.by_head()["certified_pairs"].to_list()[0] > 0
+    assert head.rows["certified_pairs"].min() > 0
     assert one.table["norm_share"].sum() == pytest.approx(1)
     assert one.table["contribution"].sum() == pytest.approx(1)
     assert set(one.table["query_token"]) == {"village"}
@@ -117,8 +116,7 @@ def test_rows_of_a_decoder_have_their_own_null_spaces():
     tops = [None if top is None else found.table.filter(query=query, key=top)["token"].item()
             for query, top in found.rows.select("query", "certified_top").iter_rows()]  # fmt: skip
     assert words["first in every alternative"].to_list() == tops
-    heads = found.by_head().row(0, named=True)
-    assert heads["certified_pairs"] == len(found.order) / found.rows["pairs"].sum()
+    assert found.rows["certified_pairs"].sum() == len(found.order)
 
 
 def test_masked_rows_have_their_own_keys(found):

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -14,6 +13,7 @@ from identilens.linalg import HeadValues, ProjectedValues, SimplexSpace, head_va
 from identilens.linalg.checks import check_finite
 from identilens.linalg.interior import Optima, SharedPrograms
 from identilens.linalg.memory import blocks
+from identilens.linalg.simplex import row_space
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_solver import (
     ALMOST_ZERO,
@@ -28,7 +28,6 @@ Map = Float[Tensor, "row key"]
 _DRAWN, _FEW = 4, 64
 """Programs of a row with random costs, and programs that take no longer together than a few that might spare some."""
 
-Maps = Float[Tensor, "head row key"]
 Seen = Float[Tensor, "head row seen"]
 
 
@@ -102,72 +101,70 @@ def certain_weights(
     """
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
-    return certain_ends(rows[None], T.of_heads(), visible, tolerance)[0][0]
+    allowed, lower = allowed_change(rows, T, tolerance), torch.zeros_like(rows)
+    for space, some, keys in shared_spaces(T.of_heads(), len(rows), visible):
+        place = some[..., None], keys
+        lower[place], _ = least_weights(space, rows[place], allowed[some])
+    return lower
 
 
-def certain_ends(
-    weights: Maps,
-    T: ProjectedValues,
-    visible: Bool[Tensor, "query key"] | None = None,
-    tolerance: float = 0.0,
-) -> tuple[Maps, Maps]:
-    """Return `certain_weights` of checked rows of several heads, and their slopes.
+def optima_of(
+    space: SimplexSpace,
+    inside: Seen,
+    costs: Float[Tensor, "head row program key"],
+    allowed: Float[Tensor, "head row"],
+) -> tuple[Float[Tensor, "head row program"], Float[Tensor, "head row program key"]]:
+    """Return proven least values of costs over all alternatives of rows, and alternatives that come near.
 
-    What is feasible for the dual of a program depends on its key and not on the changes of the output that are allowed.
-    So the multipliers that prove the least weight of a key prove a bound for every tolerance: it falls at most by the
-    slope times the length of a change that is allowed.
-
-    Raises:
-        NumericalError: A program whose answer cannot be certified.
-    """
-    allowed = allowed_change(weights, T, tolerance)
-    lower, slopes = torch.zeros_like(weights), torch.zeros_like(weights)
-    for space, place, rows in shared_spaces(T, weights.shape[1], visible):
-        lower[place], slopes[place] = _least(space, weights[place], allowed[:, rows])
-    return lower, slopes
-
-
-def greatest_weights(
-    weights: Maps,
-    T: ProjectedValues,
-    keys: Int[Tensor, " head"],
-    visible: Bool[Tensor, "query key"] | None = None,
-) -> Float[Tensor, "head row"]:
-    """Return the greatest weight on a key of each head in any distribution with the same output.
+    A row is an alternative of its own: no value is above its costs, and a head without others needs no program.
 
     Raises:
         NumericalError: A program whose answer cannot be certified.
     """
-    units = one_hot(keys, T.keys).to(weights.dtype)[:, None]
-    greatest = (weights * units).sum(-1)
-    for space, place, rows in shared_spaces(T, weights.shape[1], visible):
-        moving = movable_keys(space, 0.0).any(1).nonzero()[:, 0]
-        if len(moving):
-            inside = weights[place][moving]
-            costs = -units[moving][..., space.visible].expand_as(inside)
-            found = SharedPrograms(space.seen[moving]).minimise(costs, inside)
-            own = moving[:, None], rows
-            greatest[own] = torch.maximum(greatest[own], -found.bounds)
-    return greatest
+    least, points = (costs @ inside[..., None])[..., 0], inside[:, :, None].expand_as(costs).clone()
+    moving = movable_keys(space, float(allowed.max())).any(-1).nonzero()[:, 0]
+    if len(moving):
+        rows, count = costs.shape[1:3]
+        reach = allowed[moving, :, None] / space.scales[moving, None]
+        each = (one.repeat_interleave(count, 1) for one in (inside[moving], reach))
+        found = SharedPrograms(space.kept[moving]).minimise(costs[moving].flatten(1, 2), *each)
+        least[moving] = torch.minimum(found.bounds.view(-1, rows, count), least[moving])
+        points[moving] = found.points.unflatten(1, (rows, count))
+    return least, points
 
 
 def shared_spaces(
     T: ProjectedValues, rows: int, visible: Bool[Tensor, "query key"] | None
-) -> Iterator[tuple[SimplexSpace, tuple[Any, ...], Int[Tensor, " some"]]]:
-    """Yield the spaces of rows that see the same keys, where these weights stand in all heads, and which rows."""
-    found: dict[int, list[int]] = {}
-    spaces = T.simplex_spaces(rows, visible)
-    for row, space in enumerate(spaces):
-        found.setdefault(id(space), []).append(row)
-    for same in found.values():
-        space, some = spaces[same[0]], torch.tensor(same, device=T.compact.device)
-        yield space, (slice(None), some[:, None], space.visible.nonzero()[:, 0]), some
+) -> Iterator[tuple[SimplexSpace, Int[Tensor, "mask row"], Int[Tensor, " key"]]]:
+    """Yield the spaces of rows in all heads, head by head: of so many masks together as fit, and the rows of each.
+
+    They are on the keys that these rows see. Rows that see the same keys have one space.
+    """
+    heads, keys, rank = T.compact.shape
+    if visible is None:
+        visible = torch.ones(rows, keys, dtype=torch.bool, device=T.compact.device)
+    masks, which = visible.unique(dim=0, return_inverse=True)
+    sizes = which.bincount()
+    for size in sizes.unique().tolist():
+        alike = (sizes == size).nonzero()[:, 0]
+        for part in blocks(len(alike), 4 * heads * keys * rank**2, masks.device):
+            own = masks[alike[part]]
+            seen = own.any(0).nonzero()[:, 0]
+            own = own[:, seen]
+            compact = T.compact[:, None, seen].expand(-1, len(own), -1, -1).flatten(0, 1)
+            limits = T.tolerance_of(own.sum(1)).repeat(heads)
+            space = row_space(compact, own.repeat(heads, 1), limits)
+            yield space, (which == alike[part, None]).nonzero()[:, 1].view(-1, size), seen
 
 
-def _least(
+def least_weights(
     space: SimplexSpace, inside: Seen, allowed: Float[Tensor, "head row"]
 ) -> tuple[Seen, Seen]:
-    """Return the least value of each weight over all alternatives of its row, and its slope.
+    """Return the least value of each weight over all alternatives of its row (`certain_weights`), and its slope.
+
+    What is feasible for the dual of a program depends on its key and not on the changes of the output that are allowed.
+    So the multipliers that prove the least weight of a key prove a bound for every tolerance: it falls at most by the
+    slope times the length of a change that is allowed.
 
     Where a head has many programs, those with costs drawn at random meet alternatives with little on all keys first. A
     weight that none of them has at zero gets a program of its own.
@@ -178,14 +175,14 @@ def _least(
     movable = movable_keys(space, float(allowed.max()))[:, None]
     lo = torch.where(movable, 0.0, inside)
     # A weight that never moves is a mixture of the outputs and of the sum: its row of B proves that.
-    slopes = torch.linalg.vector_norm(space.seen / scales, dim=-1)[:, None] * ~movable
+    slopes = torch.linalg.vector_norm(space.kept / scales, dim=-1)[:, None] * ~movable
     slopes = slopes.repeat(1, count, 1)
     open_ = movable & (inside > ALMOST_ZERO)
     each = 8 * (2 * space.rank**2 + 8 * keys)
 
     def solved(heads: Tensor, costs: Tensor, row: Tensor) -> Optima:
         rows = (one[heads].take_along_dim(row[..., None], 1) for one in (inside, reach))
-        return SharedPrograms(space.seen[heads]).minimise(costs, *rows)
+        return SharedPrograms(space.kept[heads]).minimise(costs, *rows)
 
     # Costs of programs that look for alternatives with little on all keys; their optima are single points.
     generator = torch.Generator().manual_seed(0)
@@ -208,6 +205,33 @@ def _least(
         for whole, ends in ((lo, optima.bounds), (slopes, slope)):
             whole[heads] = whole[heads].flatten(1).scatter(1, place, ends).view(-1, count, keys)
     return torch.minimum(lo, inside), slopes
+
+
+def functional_ends(
+    weights: Float[Tensor, "row key"],
+    T: ProjectedValues,
+    costs: Float[Tensor, "row functional key"],
+    visible: Bool[Tensor, "row key"] | None = None,
+    tolerance: float = 0.0,
+) -> tuple[Float[Tensor, "row functional"], Float[Tensor, "row functional"]]:
+    """Return the proven ends of functionals of checked rows, each with T of its own: see `functional_interval`.
+
+    Raises:
+        NumericalError: A program whose answer cannot be certified.
+    """
+    allowed = allowed_change(weights[:, None], T, tolerance)
+    both = torch.cat([costs, -costs], 1)
+    least = torch.zeros_like(both[..., 0])
+    if visible is None:
+        visible = torch.ones_like(weights, dtype=torch.bool)
+    for part in blocks(len(least), 4 * both[0, 0].numel() * T.compact.shape[-1] ** 2, both.device):
+        seen = visible[part].any(0)
+        own = visible[part][:, seen]
+        space = row_space(T.compact[part][:, seen], own, T.tolerance_of(own.sum(1)))
+        inside, cost = (one[part][..., seen][:, None] for one in (weights, both))
+        least[part] = optima_of(space, inside, cost, allowed[part])[0][:, 0]
+    lo, minus_hi = least.chunk(2, 1)
+    return lo, -minus_hi
 
 
 def functional_interval(

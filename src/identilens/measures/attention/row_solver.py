@@ -94,10 +94,10 @@ def allowed_change(
     return tolerance * torch.linalg.vector_norm(rows @ T.compact, dim=-1)
 
 
-def movable_keys(space: SimplexSpace, allowed: float) -> Bool[Tensor, "*head seen"]:
-    """Return which visible keys take part in some alternative; the others keep their weight."""
-    movable = space.movable[..., space.visible]
-    return torch.full_like(movable, movable.shape[-1] > 1) if allowed else movable
+def movable_keys(space: SimplexSpace, allowed: float) -> Bool[Tensor, "*row key"]:
+    """Return which keys take part in some alternative; the others keep their weight."""
+    alone = space.visible.sum(-1, keepdim=True) == 1
+    return space.visible & ~alone if allowed else space.movable
 
 
 class RowSolver:
@@ -128,7 +128,7 @@ class RowSolver:
         self._asked = torch.ones_like(self.inside, dtype=torch.bool)
         if among is not None:
             self._asked = among[space.visible]
-        self._movable = movable_keys(space, allowed) & self._asked
+        self._movable = movable_keys(space, allowed)[space.visible] & self._asked
         self._allowed = allowed
         self.blocks = torch.zeros_like(self.keys)
         if space.blocks is not None:
@@ -204,20 +204,16 @@ class RowSolver:
                 open_ &= point[:, None] > point + ORDER_MARGIN
         return above
 
-    def top(self, ends: Ends | None, sizes: Seen | None = None) -> int | None:
-        """Return the position of the key that no alternative puts second; the ends spare programs where given.
+    def top(self, ends: Ends, sizes: Seen | None = None) -> int | None:
+        """Return the position of the key that no alternative puts second; the ends spare programs.
 
         Keys are compared by their weights times the ``sizes``, of at least 0 and at most 1.
         """
         sizes = torch.ones_like(self.inside) if sizes is None else sizes
         first = int((self.inside * sizes).where(self._asked, -1.0).argmax())
-        rivals = self._asked.clone()
+        rivals = self._asked & (ends.hi * sizes >= ends.lo[first] * sizes[first] - ORDER_MARGIN)
         rivals[first] = False
-        met = self.inside[None]
-        if ends is not None:
-            met = ends.met
-            rivals &= ends.hi * sizes >= ends.lo[first] * sizes[first] - ORDER_MARGIN
-        met = met * sizes
+        met = ends.met * sizes
         if not (met[:, first, None] > met[:, rivals] + ORDER_MARGIN).all():
             return None
         best = self.units([first])

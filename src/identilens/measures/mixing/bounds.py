@@ -8,12 +8,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import ProjectedValues, SimplexSpace
+from identilens.linalg import ProjectedValues
 from identilens.linalg.checks import check_finite
-from identilens.linalg.interior import SharedPrograms
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.determined import shared_spaces
-from identilens.measures.attention.row_solver import allowed_change, movable_keys
+from identilens.measures.attention.determined import optima_of, shared_spaces
+from identilens.measures.attention.row_solver import allowed_change
 
 _PROGRAMS = 512
 """Programs that run together: more are slower, as they do not stay in the cache."""
@@ -115,26 +114,40 @@ def rollout_bounds(
             f"{sorted(sizes)}; pass the heads of self-attention of every layer on one text."
         )
     device = layers[0][0].weights.device
-    needed = torch.zeros(n, dtype=torch.bool, device=device)
-    needed[list(range(n) if queries is None else queries)] = True
-    asked = needed.nonzero()[:, 0] if queries is None else torch.tensor([*queries], device=device)
-    prepared = []
-    for heads in reversed(layers):
-        prepared.append(_Layer.of(heads, needed, tolerance))
-        needed = prepared[-1].reached
-    prepared.reverse()
-    costs = functionals.detach().double().to(device)
-    value = costs
-    for layer in prepared:
-        value = 0.5 * value + 0.5 * value @ layer.mean.mT
-    both = torch.cat([costs, -costs])
-    bounds, reached, maps = both, both, []
-    for number, layer in enumerate(prepared):
-        found = layer.least(bounds, reached, witnesses)
-        bounds, reached = found[:2]
-        maps.append(found[2])
+    asked = (
+        torch.arange(n, device=device)
+        if queries is None
+        else torch.tensor([*queries], device=device)
+    )
+    needed = [torch.zeros(n, dtype=torch.bool, device=device).index_fill(0, asked, True)]
+    for heads in reversed(layers[1:]):
+        visible = heads[0].visible
+        below = torch.ones_like(needed[0]) if visible is None else visible[needed[0]].any(0)
+        needed.insert(0, needed[0] | below)
+    value = functionals.detach().double().to(device)
+    bounds = reached = torch.cat([value, -value])
+    maps = []
+    for number, (heads, rows) in enumerate(zip(layers, needed, strict=True)):
+        T = replace(
+            heads[0].projected,
+            values=torch.stack([head.projected.compact for head in heads]),
+            output=None,
+        )
+        weights = torch.stack([checked_weights(one.weights, T, one.visible) for one in heads])
+        value = 0.5 * value + 0.5 * value @ weights.mean(0).mT
+        layer = _least(
+            weights,
+            T,
+            heads[0].visible,
+            rows.nonzero()[:, 0],
+            tolerance,
+            (bounds, reached),
+            witnesses,
+        )
+        bounds, reached = layer[:2]
+        maps.append(layer[2])
         step(number + 1)
-    gap = float((reached - bounds)[:, asked].max()) if both.numel() else 0.0
+    gap = float((reached - bounds)[:, asked].max()) if bounds.numel() else 0.0
     value = value[:, asked]
     least, greatest = bounds[:, asked].chunk(2)
     ends = torch.minimum(least, value), torch.maximum(-greatest, value)
@@ -143,89 +156,39 @@ def rollout_bounds(
     return RolloutBounds(value, lo, hi, max(gap, 0.0), *(halves if witnesses else ()))
 
 
-@dataclass(frozen=True)
-class _Layer:
-    """The rows of a layer's heads that count, in groups that see the same keys."""
+def _least(
+    weights: Float[Tensor, "head query key"],
+    T: ProjectedValues,
+    visible: Bool[Tensor, "query key"] | None,
+    queries: Int[Tensor, " row"],
+    tolerance: float,
+    below: tuple[Float[Tensor, "functional input"], Float[Tensor, "functional input"]],
+    witnesses: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return bounds of the least values after a layer at some queries, the values that were reached, and the maps.
 
-    groups: list["_Group"]
-    weights: Float[Tensor, "head query key"]
-    reached: Bool[Tensor, " input"]
-
-    @classmethod
-    def of(
-        cls, heads: Sequence[HeadRows], needed: Bool[Tensor, " query"], tolerance: float
-    ) -> "_Layer":
-        """Return the groups of rows that are needed, and which rows of the layer below they need."""
-        T, visible = heads[0].projected, heads[0].visible
-        T = replace(T, values=torch.stack([one.projected.compact for one in heads]), output=None)
-        weights = torch.stack([checked_weights(one.weights, T, one.visible) for one in heads])
-        rows, reached = needed.nonzero()[:, 0], needed.clone()
-        allowed, groups = allowed_change(weights, T, tolerance), []
-        seen = None if visible is None else visible[rows]
-        for space, (_, _, keys), some in shared_spaces(T, len(rows), seen):
-            queries = rows[some]
-            own = weights[:, queries[:, None], keys]
-            groups.append(_Group(queries, keys, own, space, allowed[:, queries]))
-            reached |= space.visible
-        return cls(groups, weights, reached)
-
-    @property
-    def mean(self) -> Float[Tensor, "query key"]:
-        """The mean of the maps."""
-        return self.weights.mean(0)
-
-    def least(
-        self,
-        bounds: Float[Tensor, "functional input"],
-        reached: Float[Tensor, "functional input"],
-        witnesses: bool,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return bounds of the least values after this layer, the values that were reached, and the maps.
-
-        The maps have no functionals if they are not asked for.
-        """
-        lower, value = 0.5 * bounds, 0.5 * reached
-        maps = self.weights.expand(len(bounds) if witnesses else 0, -1, -1, -1).clone()
-        for group in self.groups:
-            together = max(1, _PROGRAMS // (len(self.weights) * len(group.queries)))
-            for part in torch.arange(len(bounds), device=bounds.device).split(together):
-                least, points = group.least(bounds[part])
-                if witnesses:
-                    place = part[:, None, None], slice(None), group.queries[:, None], group.keys
-                    maps[place] = points.permute(0, 2, 3, 1)
-                along = points * reached[part][:, None, None, group.keys]
-                place = part[:, None], group.queries
-                lower[place] += 0.5 * least.mean(1)
-                value[place] += 0.5 * along.sum(-1).mean(1)
-        return lower, value, maps
-
-
-@dataclass(frozen=True)
-class _Group:
-    """Rows of all heads that see the same keys, on these keys."""
-
-    queries: Int[Tensor, " row"]
-    keys: Int[Tensor, " seen"]
-    rows: Float[Tensor, "head row seen"]
-    space: SimplexSpace
-    allowed: Float[Tensor, "head row"]
-
-    def least(
-        self, costs: Float[Tensor, "functional input"]
-    ) -> tuple[Float[Tensor, "functional head row"], Float[Tensor, "functional head row seen"]]:
-        """Return proven lower bounds of costs over the alternatives of each row, and alternatives near the optima."""
-        costs, count = costs[:, self.keys], len(costs)
-        bounds = (self.rows @ costs.mT).permute(2, 0, 1).clone()
-        points = self.rows.expand(count, -1, -1, -1).clone()
-        movable = movable_keys(self.space, float(self.allowed.max())).any(1)
-        heads = movable.nonzero()[:, 0]
-        if len(heads):
-            reach = self.allowed[heads, :, None] / self.space.scales[heads, None]
-            optima = SharedPrograms(self.space.seen[heads]).minimise(
-                costs.repeat_interleave(self.rows.shape[1], 0).expand(len(heads), -1, -1),
-                *(one.repeat(1, count, 1) for one in (self.rows[heads], reach)),
-            )
-            found = optima.bounds.unflatten(1, (count, -1)).transpose(0, 1)
-            bounds[:, heads] = torch.minimum(found, bounds[:, heads])
-            points[:, heads] = optima.points.unflatten(1, (count, -1)).transpose(0, 1)
-        return bounds, points
+    ``below`` are the first two of the layer before. The maps have no functionals if they are not asked for.
+    """
+    lower, value = (0.5 * one for one in below)
+    maps = weights.expand(len(lower) if witnesses else 0, -1, -1, -1).clone()
+    allowed = allowed_change(weights, T, tolerance)
+    seen = None if visible is None else visible[queries]
+    for space, some, keys in shared_spaces(T, len(queries), seen):
+        rows = queries[some]
+        inside, reach = (
+            weights[:, rows[..., None], keys].flatten(0, 1),
+            allowed[:, rows].flatten(0, 1),
+        )
+        together = max(1, _PROGRAMS // (len(weights) * rows.numel()))
+        for part in torch.arange(len(lower), device=lower.device).split(together):
+            costs, reached = (one[part][:, keys] for one in below)
+            costs = costs.expand(*inside.shape[:2], -1, -1)
+            least, points = optima_of(space, inside, costs, reach)
+            for ends, found in ((lower, least), (value, (points * reached).sum(-1))):
+                heads = found.unflatten(0, (-1, len(rows)))
+                ends[part[:, None, None], rows] += 0.5 * heads.mean(0).permute(2, 0, 1)
+            if witnesses:
+                cells = part[:, None, None, None], slice(None), rows[..., None], keys
+                heads = points.unflatten(0, (-1, len(rows)))
+                maps[cells] = heads.permute(3, 1, 2, 4, 0)
+    return lower, value, maps

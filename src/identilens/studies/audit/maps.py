@@ -12,23 +12,17 @@ from identilens.charts.kit import Charts
 from identilens.charts.labels import said, shortened, visible_text
 from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace
 from identilens.charts.viewer import TokenMap
-from identilens.errors import InputError
-from identilens.linalg import ProjectedValues
 from identilens.models.token_names import joined, unmarked
 from identilens.runs.matrices import Matrices, MatrixKey, Tokens
-from identilens.runs.result import Result
 from identilens.runs.tables import HEAD, Row, counted, table_of
-from identilens.studies.certify.result import SIGNS, Certainty
+from identilens.studies.certify.result import SIGNS
 from identilens.studies.certify.rows import (
     EVEN,
     FLOOR,
     VERDICTS,
-    certified_row,
-    frames_of,
 )
 from identilens.studies.head_views import axis_tokens, head_name, size_in_words
-from identilens.studies.heads import named_places
-from identilens.studies.outcomes import WITHIN, of_head
+from identilens.studies.outcomes import WITHIN
 
 PAGE_BUDGET = 7_000_000
 """Characters of a report that may be spent on maps, before they are deflated."""
@@ -160,38 +154,3 @@ def _facts(row: Row) -> str:
 def _parts(row: Row, matrices: Matrices) -> tuple[Tensor, Tensor]:
     key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "raw")
     return matrices[str(key)].float(), matrices[str(key.named("effective"))].float()
-
-
-def certify_kept(maps: pl.DataFrame, audit: Result, query: int | str) -> Certainty:
-    """Return the certificates of the rows of the one map in ``maps`` that a query, a position or a token, names.
-
-    Raises:
-        InputError: If there is not one map, or the text has no such query.
-    """
-    if len(maps) != 1:
-        raise InputError(
-            f"expected one map with saved matrices; {len(maps)} match. Save matrices with examples= or "
-            "matrices=True, give the kind if there are several, or use identilens.certify, which runs the model."
-        )
-    row = maps.row(0, named=True)
-    key = MatrixKey(**{name: row[name] for name in HEAD}, name="raw")
-    queries, keys = axis_tokens(audit.tokens.get(row["text"], {}), row)
-    if (values := audit.matrices.get(str(key.named("values")))) is None:
-        raise InputError(
-            "nothing was proven of this map: its head has an attention sink, or weights that are known in half "
-            'precision only. Against the latter, load the model with dtype="float32" (--dtype float32).'
-        )
-    projected = ProjectedValues(values, row["d_model"])
-    visible = audit.matrices.get(str(key.named("visible")))
-    rows = []
-    for position in named_places(queries, query, row["text"]):
-        seen = None if visible is None else visible[position]
-        at = {name: row[name] for name in HEAD} | {
-            "query": position,
-            "query_token": queries[position],
-            "tolerance": "0",
-            "outcome": "head",
-        }
-        kept = of_head(audit.matrices[str(key)][position], projected, seen)
-        rows.append(certified_row(kept, keys, order=True).tables(at))
-    return Certainty.of(frames_of(rows), {**audit.provenance, "analysis": Certainty.analysis})

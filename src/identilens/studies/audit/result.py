@@ -25,13 +25,11 @@ from identilens.studies.audit.heads import (
     stacked_numbers,
 )
 from identilens.studies.audit.maps import (
-    certify_kept,
     fitting_maps,
     kept_maps,
     page_maps,
     printed_maps,
 )
-from identilens.studies.certify.result import Certainty
 from identilens.studies.outcomes import normed_heads
 
 _FINDING = """\
@@ -293,28 +291,15 @@ class Audit(Result):
         """
         return heads_table(self.table, self.rows, self.effects)
 
-    def certify(
-        self, text: int, layer: int, head: int, query: int | str, kind: Kind | None = None
-    ) -> Certainty:
-        """Return the certificate of one row of a map that was kept: intervals, influence, verdicts, order of keys.
-
-        ``query`` is a position or a token; the kind is needed where the model has several. Needs no model; for texts
-        whose matrices were not kept use `identilens.certify`.
-
-        Raises:
-            InputError: For a map that was not kept, a query that is not there, or weights in half precision.
-            NumericalError: If an interval cannot be proven.
-        """
-        maps = self._kept_of(text, kind).filter(layer=layer, head=head)
-        return certify_kept(maps, self, query)
-
     def view(self, text: int, layer: int, head: int, kind: Kind | None = None) -> MapView:
         """Return all maps of a text that were kept, open at one head: a notebook shows them, `to_html` writes them.
 
         Raises:
             InputError: For a map that was not kept.
         """
-        kept = self._kept_of(text, kind)
+        kept = kept_maps(self.table, self.matrices).filter(text=text)
+        if kind is not None:
+            kept = kept.filter(kind=kind)
         place = kept.with_row_index().filter(layer=layer, head=head)["index"]
         if place.is_empty():
             raise InputError(
@@ -322,10 +307,6 @@ class Audit(Result):
                 "or matrices=True."
             )
         return MapView(page_maps(kept, self.matrices, self.tokens), place[0])
-
-    def _kept_of(self, text: int, kind: Kind | None) -> pl.DataFrame:
-        kept = kept_maps(self.table, self.matrices).filter(text=text)
-        return kept if kind is None else kept.filter(kind=kind)
 
     def notebook_maps(self) -> Sequence[TokenMap]:
         """Return the maps of the first text that was kept."""

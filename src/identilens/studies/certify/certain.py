@@ -6,11 +6,12 @@ from dataclasses import replace
 import polars as pl
 import torch
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.determined import certain_ends, greatest_weights
+from identilens.measures.attention.determined import least_weights, optima_of, shared_spaces
 from identilens.measures.attention.row_solver import allowed_change
 from identilens.models.heads import CapturedLayer
 from identilens.runs.tables import Row
@@ -44,27 +45,29 @@ def certain_rows(
     if not proven:
         return []
     weights, T = torch.stack(rows), replace(T, values=T.compact[proven], output=None)
-    sink = torch.tensor(sinks, device=weights.device)[proven]
-    lower, slopes = certain_ends(weights, T, visible)
-    masses = lower.sum(-1).clamp_max(1.0)
-    # What proves the exact ends bounds what is left of them where the output is rounded.
+    sink = one_hot(torch.tensor(sinks, device=weights.device)[proven], T.keys).to(weights)
     allowed = allowed_change(weights, T, ROUNDING["bfloat16"])
-    rounded = (lower - allowed[..., None] * slopes).clamp_min(0.0).sum(-1)
-    loose = masses - rounded > CLOSE
-    if (heads := loose.any(1)).any():
-        some = replace(T, values=T.values[heads])
-        ends = certain_ends(weights[heads], some, visible, ROUNDING["bfloat16"])[0].sum(-1)
-        rounded[heads] = ends.where(loose[heads], rounded[heads])
-    sink_weight, sink_lo = (
-        one.take_along_dim(sink[:, None, None], 2)[..., 0] for one in (weights, lower)
-    )
-    columns = {
-        "certain_mass": masses,
-        "certain_mass_bfloat16": torch.minimum(rounded, masses),
-        "sink_weight": sink_weight,
-        "sink_lo": sink_lo,
-        "sink_hi": greatest_weights(weights, T, sink, visible),
-    }
+    names = "certain_mass", "certain_mass_bfloat16", "sink_weight", "sink_lo", "sink_hi"
+    columns = {name: torch.zeros_like(allowed) for name in names}
+    for space, some, keys in shared_spaces(T, len(queries), visible):
+        place = slice(None), some[..., None], keys
+        on_sink = sink[:, None].expand_as(weights)[place].flatten(0, 1)
+        inside, moved = weights[place].flatten(0, 1), allowed[:, some].flatten(0, 1)
+        lower, slopes = least_weights(space, inside, 0 * moved)
+        mass = lower.sum(-1).clamp_max(1.0)
+        # What proves the exact ends bounds what is left of them where the output is rounded.
+        rounded = (lower - moved[..., None] * slopes).clamp_min(0.0).sum(-1)
+        loose = mass - rounded > CLOSE
+        heads = loose.any(1).nonzero()[:, 0]
+        if len(heads):
+            axes = {name: getattr(space, name)[heads] for name in ("kept", "scales", "visible")}
+            ends, _ = least_weights(replace(space, **axes), inside[heads], moved[heads])
+            rounded[heads] = ends.sum(-1).where(loose[heads], rounded[heads])
+        most = -optima_of(space, inside, -on_sink[..., None, :], 0 * moved)[0][..., 0]
+        rounded = torch.minimum(rounded, mass)
+        on_sink = (inside * on_sink).sum(-1), (lower * on_sink).sum(-1), most
+        for name, found in zip(names, (mass, rounded, *on_sink), strict=True):
+            columns[name][:, some] = found.unflatten(0, (-1, len(some)))
     listed = {name: column.tolist() for name, column in columns.items()}
     table = pl.DataFrame({"head": proven, "query": [queries] * len(proven), **listed})
     return table.explode("query", *listed).to_dicts()

@@ -1,6 +1,7 @@
 """Functionals of a row of attention: value, proven ends, verdict and radius of each over all alternatives."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import polars as pl
 import torch
@@ -9,11 +10,13 @@ from torch import Tensor
 
 from identilens.claims import FALSE, TRUE, Claim, ClaimRow, functionals_of
 from identilens.linalg.certificate import Certificate
+from identilens.measures.attention.checks import checked_weights
+from identilens.measures.attention.determined import functional_ends
 from identilens.measures.attention.row_solver import ORDER_MARGIN, RowSolver
-from identilens.models.heads import CapturedLayer
+from identilens.models.heads import CapturedLayer, Head
 from identilens.runs.tables import HEAD, Columns, Row, decimals
 from identilens.studies.drawn import drawn_rows
-from identilens.studies.outcomes import KeptOutcome, of_row
+from identilens.studies.outcomes import KeptOutcome
 from identilens.studies.settings import Tolerance
 
 ROW: Columns = {**HEAD, "query": pl.Int64, "query_token": pl.String, "tolerance": pl.String}
@@ -73,6 +76,41 @@ def solver_costs(
     return costs
 
 
+def proven_rows(
+    pairs: Sequence[tuple[Head, int]],
+    claims: Iterable[Claim],
+    costs: Float[Tensor, "#row functional key"],
+    tolerances: Sequence[Tolerance],
+) -> pl.DataFrame:
+    """Return value and proven ends of functionals of rows of heads, all rows together: by row and tolerance.
+
+    ``row`` is the number of a row of its head; a learnt sink is one more key.
+
+    Raises:
+        UnsupportedModelError: As `Head.attention`.
+        NumericalError: A program whose answer cannot be certified.
+    """
+    rows, seen, compact, places = [], [], [], []
+    T = pairs[0][0].projected
+    for head, row in pairs:
+        weights, T, visible = head.distributions(head.at(row))
+        rows.append(weights[row])
+        seen.append(weights[row] >= 0 if visible is None else visible[row])
+        compact.append(T.compact)
+        places.append({"layer": head.layer, "head": head.head, "kind": head.kind, "row": row})
+    T, visible = replace(T, values=torch.stack(compact), output=None), torch.stack(seen)
+    weights = checked_weights(torch.stack(rows), T, visible)
+    costs = costs.to(weights).expand(len(weights), -1, -1)
+    values = (costs @ weights[..., None])[..., 0]
+    found = [(values, *functional_ends(weights, T, costs, visible, one.size)) for one in tolerances]
+    ends = zip(("value", "lo", "hi"), zip(*found, strict=True), strict=True)
+    columns = {name: pl.Series(torch.stack(one, 1).flatten().cpu().numpy()) for name, one in ends}
+    names = pl.DataFrame({"tolerance": [one.name for one in tolerances]})
+    words = pl.DataFrame({"functional": [claim.words for claim in claims]})
+    at = pl.DataFrame(places).join(names, how="cross").join(words, how="cross")
+    return at.with_columns(**columns)
+
+
 def layer_functionals(
     layer: CapturedLayer,
     rows: Sequence[Row],
@@ -88,27 +126,19 @@ def layer_functionals(
     """
     heads, text = [*layer.heads], rows[0]["text"]
     functionals = functionals_of(claims, ClaimRow(heads[0], 0, keys, text))
-    weights, costs = torch.stack([head.attention for head in heads]), [*functionals.values()]
-    if layer.sink:
-        rest = (1 - weights.sum(-1, keepdim=True)).clamp_min(0.0)
-        weights = torch.cat([weights, rest], -1)
+    costs = torch.stack([*functionals.values()])
+    weights = torch.stack([head.distributions(head.projected)[0] for head in heads])
+    values = (weights @ costs.mT.to(weights)).flatten().cpu().numpy()
+    numbered = pl.DataFrame(rows).with_columns(row=pl.int_range(pl.len()))
     places = [{"layer": head.layer, "head": head.head, "kind": head.kind} for head in heads]
     words = pl.DataFrame({"functional": [claim.words for claim in functionals]})
-    every = pl.DataFrame(places).join(pl.DataFrame(rows), how="cross").join(words, how="cross")
-    values = (weights @ torch.stack(costs).mT.to(weights)).flatten().cpu().numpy()
+    every = pl.DataFrame(places).join(numbered, how="cross").join(words, how="cross")
     place = seed, text, layer.site.layer, layer.site.kind
-    proven: list[Row] = []
-    for number in drawn_rows(*place, len(heads) * len(rows), bounded):
-        head, row = divmod(number, len(rows))
-        kept = of_row(heads[head], row)
-        for tolerance in tolerances:
-            solver = kept.solver(kept.allowed(tolerance))
-            at = {**places[head], **rows[row], "tolerance": tolerance.name}
-            found = certified(kept, solver, functionals)
-            proven += [at | one for one, _ in found]
-    frames = [
-        pl.DataFrame(schema=pl.Schema(CLAIMS)),
-        every.with_columns(value=values),
-        pl.DataFrame(proven),
-    ]
-    return pl.concat(frames, how="diagonal_relaxed").with_columns(outcome=pl.lit("head"))
+    drawn = drawn_rows(*place, len(heads) * len(rows), bounded)
+    frames = [pl.DataFrame(schema=pl.Schema(CLAIMS)), every.with_columns(value=values)]
+    if drawn:
+        pairs = [(heads[number // len(rows)], number % len(rows)) for number in drawn]
+        proven = proven_rows(pairs, functionals, costs[None], tolerances)
+        frames.append(proven.join(numbered, on="row", maintain_order="left"))
+    every = pl.concat(frames, how="diagonal_relaxed").drop("row")
+    return every.with_columns(outcome=pl.lit("head"))

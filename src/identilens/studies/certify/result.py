@@ -191,21 +191,6 @@ class Certainty(Result):
         )
         return rows.join(whole.drop("certified_top"), on=PLACE, maintain_order="left")
 
-    def by_head(self) -> pl.DataFrame:
-        """Return the means over the rows of each head, by kind, layer and head."""
-        heads = ["kind", "layer", "head", "tolerance"]
-        means = (
-            self.by_query()
-            .group_by(heads, maintain_order=True)
-            .agg(
-                pl.len().alias("rows"),
-                pl.col("certain_mass", *VERDICTS).mean(),
-                certified_top=pl.col("first in every alternative").is_not_null().mean(),
-                certified_pairs=(pl.col("certified_pairs").mean() / pl.col("pairs").mean()),
-            )
-        )
-        return means.fill_nan(None).sort(heads[:3], maintain_order=True)
-
     def plot_map(self, layer: int, head: int, text: int = 0, kind: Kind | None = None) -> AnyChart:
         """Return the map of a head, a column of a paper wide, with a frame around each weight that is certain.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.linalg import ProjectedValues
@@ -168,8 +168,14 @@ def certified_row(
         one["token"] = tokens[one["key"]]
     claims = claims or {}
     proven = certified(kept, solver, claims, certificates=certificates)
+    named = [f"key {key} {unmarked(tokens[key])!r}" for key in map(int, keys)]
     for (one, _), coefficients in zip(proven, claims.values(), strict=True):
-        one["token"] = _counted(coefficients, keys.tolist(), tokens)
+        times = zip(coefficients[keys.cpu()].tolist(), named, strict=True)
+        one["token"] = ", ".join(
+            name if factor == 1 else f"{factor:.4g} times {name}"
+            for factor, name in times
+            if factor
+        )
     above = torch.nonzero(solver.order(ends)) if order else None
     tops = [solver.top(ends), None]
     if added is not None:
@@ -215,29 +221,19 @@ def _weights(
         "contribution": contribution_weights(row[None], T)[0][visible],
         "removal": removal_effect(row[None], T, relative=True)[0][visible],
     }
-    verdict = _verdicts(columns["value"], lo, hi, columns["norm_share"])
+    value, even, last = columns["value"], 1 / len(lo), len(VERDICTS) - 1
+    free = (lo < (1 - WITHIN) * value) | (hi > (1 + WITHIN) * value)
+    # Equal parts are all large, however they round.
+    small = columns["norm_share"] < EVEN * even * (1 - 1e-9)
+    verdict = (2 * free.long() + small.long()).masked_fill(small & (hi < FLOOR * even), last)
     determined, negligible = radii
-    small = verdict == len(VERDICTS) - 1
-    columns["radius"] = determined.where(verdict < 2, negligible.where(small, torch.nan))
+    columns["radius"] = determined.where(verdict < 2, negligible.where(verdict == last, torch.nan))
     listed = {name: column.tolist() for name, column in columns.items()}
     for name in ("removal", "radius"):
         listed[name] = [number if isfinite(number) else None for number in listed[name]]
     listed["verdict"] = [VERDICTS[number] for number in verdict.tolist()]
     listed["functional"] = [f"key {key}" for key in listed["key"]]
     return [dict(zip(listed, one, strict=True)) for one in zip(*listed.values(), strict=True)]
-
-
-def _counted(
-    coefficients: Float[Tensor, " key"], keys: Sequence[int], tokens: Sequence[str]
-) -> str:
-    """Return the keys that count in a functional, with what stands there."""
-    named = []
-    for key in keys:
-        times = float(coefficients[key])
-        factor = "" if times == 1 else f"{times:.4g} times "
-        if times:
-            named.append(f"{factor}key {key} {unmarked(tokens[key])!r}")
-    return ", ".join(named)
 
 
 def row_radii(kept: KeptOutcome, solver: RowSolver, ends: Ends) -> Float[Tensor, "two own"]:
@@ -259,13 +255,3 @@ def row_radii(kept: KeptOutcome, solver: RowSolver, ends: Ends) -> Float[Tensor,
         found[which, key] = solver.radius(costs, limits[which, key])
     lower, upper, negligible = found
     return kept.change(torch.stack([torch.minimum(lower, upper), negligible]))
-
-
-def _verdicts(weight: Tensor, lo: Tensor, hi: Tensor, share: Tensor) -> Int[Tensor, " key"]:
-    """Return the number of each weight's verdict in `VERDICTS`."""
-    even = 1 / len(weight)
-    free = (lo < (1 - WITHIN) * weight) | (hi > (1 + WITHIN) * weight)
-    # Equal parts are all large, however they round.
-    small = share < EVEN * even * (1 - 1e-9)
-    negligible = small & (hi < FLOOR * even)
-    return torch.where(negligible, len(VERDICTS) - 1, 2 * free.long() + small.long())

@@ -13,7 +13,7 @@ from identilens.runs.tables import HEAD, decimals
 from identilens.studies.outcomes import FEW_KEYS, exactness, normed_heads
 
 _PLACE = ["corpus", "kind", "layer", "head", "pattern", "tolerance"]
-MEANS = ("score", "lo", "hi", "largest", "certified")
+MEANS = ("score", "lo", "hi")
 IDENTIFIED, CALLED, POSSIBLE, OTHER = (
     "identified",
     "called, not identified",
@@ -29,10 +29,8 @@ class PatternScores(Result):
 
     Attributes:
         table: One row for each text, head, pattern and tolerance: ``rows`` that were drawn; ``score``, the mean
-            attention to the pattern's keys, and ``lo`` and ``hi``, the means of its proven ends; the share of the rows
-            whose ``largest`` weight is on the pattern, and that in which it is there in every alternative
-            (``certified``). Of a relation of a treebank, rows are arcs, and ``largest`` and ``certified`` compare the
-            word with all others in its place. ``corpus`` is ``texts``, or ``repeated`` for random sequences.
+            attention to the pattern's keys, and ``lo`` and ``hi``, the means of its proven ends. ``corpus`` is
+            ``texts``, or ``repeated`` for random sequences.
 
     Examples:
         >>> import identilens as idl

@@ -1,10 +1,10 @@
 """How much attention each head has on published patterns, and how much of that every alternative has."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from itertools import product
-from statistics import fmean
 from typing import Any
 
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -18,13 +18,12 @@ from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import Row, Tables, table_of
-from identilens.studies.certify.functionals import Functionals, certified
+from identilens.runs.tables import Tables, table_of
+from identilens.studies.certify.functionals import Functionals, proven_rows
 from identilens.studies.drawn import drawn_rows
 from identilens.studies.heads import TextStudy
 from identilens.studies.items import Items
-from identilens.studies.outcomes import of_row
-from identilens.studies.patterns.result import MEANS, PatternScores
+from identilens.studies.patterns.result import PatternScores
 from identilens.studies.patterns.settings import PatternSettings
 
 
@@ -92,13 +91,14 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         corpus = "texts" if part < self.given else "repeated"
         for number, layer in enumerate(collector.layers[0]):
             heads = [head for head in layer.heads if (number, head.head) in self.chosen]
-            drawn = self._drawn(part, item, heads[0]) if heads else {}
             for head in heads:
                 head.refuse_sink()
-                at = {"text": part, "layer": head.layer, "head": head.head, "kind": head.kind}
-                rows += [{**at, "corpus": corpus, **score} for score in self._scores(head, drawn)]
+            if heads and (drawn := self._drawn(part, item, heads[0])):
+                rows.append(self._scores(heads, drawn))
             self.tell(f"text {part}, layer {number}")
-        return Output({"table": table_of(PatternScores.schema["table"], rows)})
+        table = pl.concat([table_of(PatternScores.schema["table"], []), *rows], how="diagonal")
+        named = {"text": pl.lit(part, pl.Int64), "corpus": pl.lit(corpus)}
+        return Output({"table": table.with_columns(**named)})
 
     def finish(self, tables: Tables) -> Output:
         """Check that there is something to score."""
@@ -126,32 +126,27 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
                 drawn.setdefault(query, {})[claim] = rows[query][claim]
         return drawn
 
-    def _scores(self, head: Head, drawn: Mapping[int, Functionals]) -> Iterator[Row]:
-        """Yield the score of a head on each pattern, and its ends: the means over the rows of the pattern.
+    def _scores(self, heads: Sequence[Head], drawn: Mapping[int, Functionals]) -> pl.DataFrame:
+        """Return the score of heads on each pattern, and its ends: the means over the rows of the pattern.
 
         Rows change independently of each other, so that ends of means over rows are means of ends.
         """
-        found = {pair: [] for pair in product(self.tolerances, self.patterns)}
-        for query, functionals in drawn.items():
-            kept = of_row(head, query)
-            peak = int(kept.row.argmax())
-            for tolerance in self.tolerances:
-                solver = kept.solver(kept.allowed(tolerance))
-                named = [bool(keys[peak]) for keys in functionals.values()]
-                first = any(named) and solver.top(None) is not None
-                proven = certified(kept, solver, functionals)
-                for claim, (row, _), largest in zip(functionals, proven, named, strict=True):
-                    means = {
-                        "score": row["value"],
-                        "largest": largest,
-                        "certified": largest and first,
-                    }
-                    found[tolerance, claim].append(row | means)
-        for (tolerance, claim), rows in found.items():
-            if rows:
-                means = {name: fmean(row[name] for row in rows) for name in MEANS}
-                at = {"pattern": claim.words, "tolerance": tolerance.name, "rows": len(rows)}
-                yield {**at, **means}
+        none = torch.zeros(len(heads[0].keys), dtype=torch.float64)
+        costs = [
+            torch.stack([functionals.get(one, none) for one in self.patterns])
+            for functionals in drawn.values()
+        ]
+        every = torch.stack(costs).repeat(len(heads), 1, 1)
+        pairs = list(product(heads, drawn))
+        found = proven_rows(pairs, self.patterns, every, self.tolerances)
+        asked = [{"row": query, "functional": one.words} for query in drawn for one in drawn[query]]
+        scored = found.join(pl.DataFrame(asked), on=["row", "functional"], how="semi")
+        of = ["layer", "head", "kind", "tolerance", pl.col("functional").alias("pattern")]
+        return scored.group_by(of, maintain_order=True).agg(
+            pl.len().cast(pl.Int64).alias("rows"),
+            pl.col("value").mean().alias("score"),
+            pl.col("lo", "hi").mean(),
+        )
 
 
 patterns = study_function(PatternStudy, "patterns")

@@ -14,7 +14,7 @@ from identilens.errors import UnsupportedModelError
 from identilens.measures.attention.row_solver import ORDER_MARGIN
 from identilens.measures.mixing.bounds import HeadRows, RolloutBounds, rollout_bounds
 from identilens.measures.mixing.rollout import attention_rollout
-from identilens.models.heads import CapturedLayer, Head
+from identilens.models.heads import CapturedLayer
 from identilens.models.lens import Lens
 from identilens.models.rollouts import require_attention_alone, self_attention
 from identilens.models.sequences import names_at, sides
@@ -87,7 +87,13 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
         """Return the bounds of one text."""
         settings = self.settings
         layers = self_attention(self.lens, self.items[part])
-        heads = [list(map(_head_rows, layer.heads)) for layer in layers]
+        heads = []
+        for layer in layers:
+            for head in layer.heads:
+                head.refuse_sink()
+            heads.append(
+                [HeadRows(one.attention, one.projected, one.visible) for one in layer.heads]
+            )
         text = self._text(part, layers, heads)
         if not (text.queries and text.targets):
             return joined(Rollouts.schema, [])
@@ -220,11 +226,6 @@ class _Text:
             rank = 1 + int((values[seen] > values[target]).sum())
             named = {"target": target, "token": self.names[target]}
             tables["table"].append({**at, **named, **ends, "rank": rank, **ranks})
-
-
-def _head_rows(head: Head) -> HeadRows:
-    head.refuse_sink()
-    return HeadRows(head.attention, head.projected, head.visible)
 
 
 def _matrices(
