@@ -67,6 +67,9 @@ def test_report_and_figures_from_the_folder(folder, tmp_path):
     )
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     assert "correlation_by_length.svg" in drawn
+    figures = ("export", folder, "--to", "figures", "--out", tmp_path / "none")
+    assert "any of png, svg, pdf" in failing(*figures, "--formats", "gif")
+    assert not (tmp_path / "none").exists()
 
 
 def test_selfcheck_passes_on_the_bundled_model(bundled_path):
@@ -79,54 +82,6 @@ def test_a_failed_check_ends_with_exit_code_1(bundled_path, monkeypatch):
     written = identilens("selfcheck", "--model", bundled_path, code=1)
     assert "failed" in written.output
     assert "do not trust its numbers" in written.error
-
-
-def test_no_such_model(tmp_path):
-    message = failing(
-        "audit", "--model", tmp_path / "none", "--text", TEXT, "--out", tmp_path / "out"
-    )
-    assert "expected a hub id or a folder with a config.json" in message
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--text", ""], "text 0 is empty"),
-        (["--text", "word " * 700], "--max-length 512"),
-        ([], "give exactly one of --text"),
-        (["--file", "no-such-file.txt"], "no such file: no-such-file.txt"),
-        (
-            ["--text", TEXT, "--layers", "two"],
-            "expected --layers as numbers and ranges such as 0,3,5-8; got 'two'",
-        ),
-        (["--text", TEXT, "--layers", "4-9"], "attention in layers [0, 1, 2, 3, 4, 5]"),
-        (["--text", TEXT, "--device", "cuda:7"], "cannot use device 'cuda:7'"),
-        (["--text", TEXT, "--effects", "sometimes"], "sometimes"),
-        (["--text", TEXT, "--batch-size", "0"], "--batch-size"),
-        (
-            ["--text", TEXT, "--matrices", "--queries", "1"],
-            "expected --queries to be left out with matrices",
-        ),
-        (["--text", TEXT, "--layer", "1"], "--layer"),
-    ],
-)
-def test_unusable_options(tmp_path, bundled_path, arguments, expected):
-    message = failing("audit", "--model", bundled_path, *arguments, "--out", tmp_path / "out")
-    assert expected in message
-    assert not (tmp_path / "out").exists()
-
-
-def test_what_is_missing_is_named(bundled_path):
-    assert "--out" in failing("audit", "--model", bundled_path, "--text", TEXT, "--resume")
-    assert "--model" in failing("audit", "--text", TEXT, "--out", "nowhere")
-
-
-def test_formats_that_there_are_not(folder, tmp_path):
-    assert "any of png, svg, pdf" in failing(
-        "export", folder, "--to", "figures", "--out", tmp_path / "figures", "--formats", "gif"
-    )
-    assert not (tmp_path / "figures").exists()
 
 
 @pytest.mark.parametrize(("words", "heads"), [((), 72), (("--decoder",), 32)])

@@ -4,11 +4,9 @@ import polars as pl
 import pytest
 
 from helpers.command import failing
-from identilens.cli.app import COMMANDS, SUBCOMMANDS
 from identilens.errors import SettingError
 from identilens.runs.settings import parse_numbers
 from identilens.runs.tables import markdown_table, markdown_text
-from identilens.studies.registry import STUDIES
 
 LONG = "a" * 100_000
 
@@ -46,13 +44,3 @@ def test_markdown_shows_names_as_they_are():
     text = r"a\|b \<img src=x\> \[c\](d) \`e\` f"
     assert markdown_text(name) == text
     assert markdown_table(pl.DataFrame({"model": [name]})).splitlines()[-1] == f"| {text} |"
-
-
-def test_the_help_is_one_screen():
-    """A line of 80 columns for each command, beside the names of its panel."""
-    studies = {name: entry.help for name, entry in STUDIES.items() if " " not in name}
-    others = {name: words for name, (_, _, words) in COMMANDS.items()}
-    parents = {name: words for name, words in SUBCOMMANDS.items() if " " not in name}
-    assert len(studies) + len(others) + len(parents) <= 24
-    for panel in (studies, others, parents):
-        assert max(map(len, panel)) + max(map(len, panel.values())) <= 74

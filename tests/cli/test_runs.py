@@ -7,7 +7,7 @@ import sys
 import polars as pl
 import pytest
 
-from helpers.command import failing, identilens
+from helpers.command import identilens
 
 TEXT = "The ferry left the harbour before dawn."
 QUICK = ("--layers", "0", "--certain-rows", "0", "--examples", "0")
@@ -45,26 +45,3 @@ def test_a_data_set_the_standard_input_and_workers_give_the_same(
     ]
     assert tables[0] == tables[1] == tables[2]
     assert len(pl.read_parquet(tmp_path / "pipe" / "table.parquet")) == 3 * 12
-
-
-@pytest.mark.parametrize(
-    ("name", "damage"),
-    [
-        ("config.json", lambda content: content[:50]), ("config.json", lambda content: b"[" * 100_000),
-        ("tokenizer.json", lambda content: content[: len(content) // 2]),
-        ("model.safetensors", lambda content: content[: len(content) // 2]),
-        ("model.safetensors", lambda content: b""), ("model.safetensors", lambda content: b"\xff" * 1000),
-    ],
-)  # fmt: skip
-def test_a_damaged_model_is_named_by_file(bundled_path, tmp_path, name, damage):
-    for file in bundled_path.iterdir():
-        if file.is_file() and file.suffix in (".json", ".safetensors"):
-            (tmp_path / file.name).symlink_to(file)
-    content = (tmp_path / name).read_bytes()
-    (tmp_path / name).unlink()
-    (tmp_path / name).write_bytes(damage(content))
-    message = failing(
-        "audit", "--model", tmp_path, *QUICK, "--text", TEXT, "--out", tmp_path / "out"
-    )
-    assert f"{tmp_path / name} is damaged" in message
-    assert "save it again with save_pretrained" in message

@@ -8,19 +8,6 @@ from helpers.command import identilens
 from identilens.runs.result import Finding
 from identilens.studies.certify.result import Certainty
 
-TEXT = (
-    "Nobody in the village was surprised, because the old people had said for weeks that the ice in the hills would go "
-    "at once, and that the mill would stand in the water."
-)
-
-
-@pytest.fixture(scope="module")
-def audited(bundled_path, tmp_path_factory):
-    out = tmp_path_factory.mktemp("studies") / "run"
-    identilens("audit", "--model", bundled_path, "--text", TEXT, "--out", out, code=0)
-    return out
-
-
 SMALL = ("--text", "The ferry left before dawn.", "--layers", 0, "--heads", 0, "--queries", "last")
 
 

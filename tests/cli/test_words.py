@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-import polars as pl
 import pytest
 
 import identilens as idl
 from helpers.command import failing, identilens
-from helpers.toy import ToySettings
-from identilens.cli import app, commands, explore, options, reproductions, selfcheck, show
-from identilens.cli.options import ModelOptions, PrintOptions, RayOptions, RunOptions
+from helpers.toy import Toy, ToySettings, toy
+from identilens.cli import app, commands, explore, options, reproductions, selfcheck
+from identilens.cli.options import ModelOptions, RayOptions, RunOptions
 from identilens.demo.examples import STORY
 from identilens.errors import CheckFailedError, InputError
 from identilens.models.proof import Check
@@ -25,6 +24,7 @@ from identilens.studies.registry import STUDIES, Entry
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
+TOY = Entry("helpers.toy:ToyStudy", "Square.", "helpers.toy:ToySettings", takes=())
 TEN = [word for letter in "abcdefghij" for word in ("--text", letter)]
 
 
@@ -63,42 +63,30 @@ def test_what_is_checked(monkeypatch, given, tokenizer, inputs):
 
 def test_comparisons_reports_and_figures(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    for name in ("x", "y"):
-        (tmp_path / name).mkdir()
-    table = pl.DataFrame({"a": [1]})
-    made = SimpleNamespace(table=table, show=lambda: print("shown"), to_html=lambda path: path)
-    monkeypatch.setattr(show, "load_result", lambda folder: folder)
-    monkeypatch.setattr(
-        show, "compare", lambda *runs: made if runs == (Path("x"), Path("y")) else None
+    monkeypatch.setitem(STUDIES, "toy", TOY)
+    toy(out="x")
+    toy(layers=5, out="y")
+    made = idl.compare(idl.load_result("x"), idl.load_result("y"))
+    assert identilens("compare", "x", "y", code=0).output.startswith(
+        made.summary().text.split("\n")[0]
     )
-    assert identilens("compare", "x", "y", code=0).output == "shown"
-    done = identilens("compare", "x", "y", "--json", "--out", tmp_path / "c.html", code=0)
-    assert json.loads(done.output) == [{"a": 1}]
-    assert done.error == f"report: {tmp_path / 'c.html'}"
-    asked = []
-    monkeypatch.setattr(show, "write_report", lambda *given: asked.append(given) or Path("r.html"))
-    assert identilens("export", "x", code=0).output == "report: r.html"
+    done = identilens("compare", "x", "y", "--json", "--out", "c.html", code=0)
+    assert json.loads(done.output) == made.table.to_dicts()
+    assert done.error == "report: c.html"
+    assert identilens("export", "x", code=0).output == "report: x/report.html"
     identilens("export", "x", "--out", "o.html", code=0)
-    assert asked == [(Path("x"), None), (Path("x"), Path("o.html"))]
-    drawn = []
-    saving = SimpleNamespace(
-        save_figures=lambda *given: drawn.append(given) or [Path("a.svg")],
-        to_csv=lambda *given: drawn.append(given) or [Path("a.csv")],
-        to_json=lambda: "{}",
-        cite=lambda: "cited",
-    )
-    monkeypatch.setattr(show, "load_result", lambda folder: saving)
     figures = ("export", "x", "--to", "figures")
-    assert identilens(*figures, "--formats", "svg, png", code=0).output == "a.svg"
+    written = identilens(*figures, "--formats", "svg, png", code=0).output.split()
+    assert written == ["x/figures/squares.svg", "x/figures/squares.png"]
     identilens(*figures, "--out", "o", code=0)
-    assert identilens("export", "x", "--to", "csv", code=0).output == "a.csv"
-    assert drawn == [
-        (Path("x") / "figures", ("svg", "png")), (Path("o"), ("png", "svg", "pdf")), (Path("x") / "tables",),
-    ]  # fmt: skip
-    file = tmp_path / "a.json"
-    identilens("export", "x", "--to", "json", "--out", file, code=0)
-    assert file.read_text() == "{}"
-    assert identilens("export", "x", "--to", "citation", code=0).output == "cited"
+    assert len(list(Path("o").iterdir())) == 3
+    done = identilens("export", "x", "--to", "csv", code=0)
+    assert done.output == "x/tables/table.csv x/tables/notes.csv"
+    identilens("export", "x", "--to", "json", "--out", "a.json", code=0)
+    result = Toy.load("x")
+    assert Path("a.json").read_text() == result.to_json()
+    cited = identilens("export", "x", "--to", "citation", code=0).output
+    assert cited == " ".join(result.cite().split())
 
 
 def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):
@@ -162,33 +150,6 @@ def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):
         assert "pip install 'identilens[explorer]'" in failing("explore", "--model", "a")
 
 
-def run_toy(tmp_path, monkeypatch, capsys, **prints):
-    asked = []
-
-    def ran(study, *, out, progress, ray, **choices):
-        asked.append((study.settings, out, progress, ray, choices))
-        return SimpleNamespace(show=lambda: print("shown"), to_json=lambda **also: json.dumps(also))
-
-    monkeypatch.setattr(commands, "run_study", ran)
-    monkeypatch.setattr(commands, "write_report", lambda out: Path("r.html"))
-    commands.study_command(Entry("helpers.toy:ToyStudy", "Square.", "helpers.toy:ToySettings", takes=()))(
-        settings=ToySettings(seed=3), run=RunOptions(out="o", resume=True), prints=PrintOptions(**prints)
-    )  # fmt: skip
-    ((settings, out, progress, ray, choices),) = asked
-    assert (settings.seed, out, ray) == (3, "o", False)
-    assert choices == {"resume": True, "overwrite": False, "allow_version_change": False}
-    return progress, capsys.readouterr().out
-
-
-def test_what_a_study_prints(tmp_path, monkeypatch, capsys):
-    given = (tmp_path, monkeypatch, capsys)
-    assert run_toy(*given) == (True, "shown\nreport: r.html\n")
-    assert run_toy(*given, quiet=True) == (False, "")
-    progress, written = run_toy(*given, json=True)
-    assert not progress
-    assert json.loads(written) == {"report": "r.html"}
-
-
 def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
     asked = []
 
@@ -237,8 +198,7 @@ def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
 def test_a_cluster_is_this_machine_or_an_address(monkeypatch):
     asked = []
     monkeypatch.setattr(commands, "load_inputs", lambda *given: [])
-    toy = Entry("helpers.toy:ToyStudy", "Square.", "helpers.toy:ToySettings", takes=())
-    monkeypatch.setitem(STUDIES, "lab reversal", toy)
+    monkeypatch.setitem(STUDIES, "lab reversal", TOY)
     monkeypatch.setattr(commands, "write_report", Path)
 
     def ran(study, *, ray, **options):

@@ -37,7 +37,7 @@ def test_a_run_without_its_provenance_is_left_alone(tmp_path):
     same(toy(out=tmp_path / "run", overwrite=True), toy())
 
 
-@pytest.mark.parametrize("content", ["[1]", "{}", '{"format": 1, "analysis": "toy"}'])
+@pytest.mark.parametrize("content", ["{", "[1]", "{}", '{"format": 1, "analysis": "toy"}'])
 def test_a_record_of_another_form_is_named(tmp_path, content):
     toy(out=tmp_path / "run")
     (tmp_path / "run" / "provenance.json").write_text(content)

@@ -11,9 +11,9 @@ import polars as pl
 import pytest
 import torch
 
-from helpers.toy import Toy, ToySettings, ToyStudy, toy
-from identilens.errors import InputError, OutputFolderError
-from identilens.runs.files import Manifest, write_folder, write_json, write_tensors
+from helpers.toy import Toy, ToyStudy, toy
+from identilens.errors import InputError
+from identilens.runs.files import Manifest, write_folder
 from identilens.runs.provenance import (
     Identity,
     differences,
@@ -22,10 +22,9 @@ from identilens.runs.provenance import (
     subject,
     version_changes,
 )  # fmt: skip
-from identilens.runs.reading import errors_naming, read_record, read_tensors
 from identilens.runs.request import NAME, Request
 from identilens.runs.result import Finding
-from identilens.runs.study import Study, study_function
+from identilens.runs.study import study_function
 from identilens.runs.toml import read_toml, toml_value
 
 
@@ -87,10 +86,6 @@ def test_inputs_given_in_python_are_spelled_out_if_they_are_few():
         assert list(Request.of("toy", ["chats"], [lost], {}).lost) == ["chats"]
 
 
-def run(digest=None, texts=("t0", "t1"), count=2):
-    return {"model": {"digest": digest}, "texts": {"count": count, "sha256": list(texts)}}
-
-
 def test_what_differs_of_two_records_is_named_up_to_a_number():
     one = provenance("toy", Identity({"name": "m"}, ["a"], {"x": 1}, seed=3), {"y": "z" * 68})
     assert one["settings"] == {"y": "z" * 68, "x": 1}
@@ -107,11 +102,7 @@ def test_what_differs_of_two_records_is_named_up_to_a_number():
         f"y is {long} there and {longer} here; x is 1 there and 2 here; seed is 3 there and 4 here"
     )
     more = provenance("other", Identity({"name": "n"}, ["b", "c"]), {"y": "z" * 68, "x": 1})
-    assert differences(one, more) == (
-        'the analysis is "toy" there and "other" here; model name is "m" there and "n" here; seed is 3 there and null '
-        "here; and 2 more"
-    )
-    assert (more["texts"]["count"], len(more["texts"]["sha256"])) == (2, 2)
+    assert differences(one, more).endswith("seed is 3 there and null here; and 2 more")
     libraries = {**one["libraries"], "torch": "0.1"}
     now = f"torch 0.1 (now {one['libraries']['torch']})"
     assert version_changes(one | {"libraries": libraries}, one) == now
@@ -169,44 +160,6 @@ def test_a_result_leaves_as_csv_json_and_a_citation(tmp_path):
     assert written["finding"] == "The squares add up to 29."
     assert result.cite().startswith(written["citation"] + "\n\n@software{identilens")
     assert f"version = {{{result.provenance['libraries']['identilens']}}}" in result.cite()
-
-
-def test_tensors_are_read_back_and_other_errors_are_not_hidden(tmp_path):
-    written = {"a": torch.eye(2), "b": torch.arange(3)}
-    write_tensors(tmp_path / "one.safetensors", written)
-    for name, tensor in read_tensors(tmp_path / "one.safetensors").items():
-        assert torch.equal(tensor, written[name])
-    with pytest.raises(OutputFolderError, match="safetensors"):
-        read_tensors(tmp_path / "none.safetensors")
-    with pytest.raises(AttributeError), errors_naming(tmp_path / "one.safetensors"):
-        written.nothing()
-    (tmp_path / "provenance.json").write_text("{}")
-    with pytest.raises(OutputFolderError, match="identilens"):
-        read_record(tmp_path)
-
-
-def test_a_damaged_provenance_is_replaced_only_when_its_run_is_dropped(tmp_path):
-    toy(out=tmp_path / "run")
-    file = tmp_path / "run" / "provenance.json"
-    file.write_text("{")
-    with pytest.raises(OutputFolderError, match="provenance"):
-        toy(out=tmp_path / "run", resume=True)
-    assert toy(out=tmp_path / "run", layers=7, overwrite=True).table["square"].to_list() == [49.0]
-    write_json(file, json.loads(file.read_text()))
-    (tmp_path / "run" / "manifest.txt").unlink()
-    with pytest.raises(OutputFolderError, match="manifest"):
-        toy(out=tmp_path / "run", overwrite=True)
-    file.write_text("{")
-    with pytest.raises(OutputFolderError, match="provenance"):
-        toy(out=tmp_path / "run", overwrite=True)
-
-
-def test_a_part_is_one_unit_unless_a_study_says_more():
-    class Parts(ToyStudy):
-        parts = "abc"
-        sizes = Study.sizes
-
-    assert Parts(ToySettings()).sizes() == [1, 1, 1]
 
 
 def test_studies_that_need_a_folder_one_process_or_a_lens(tmp_path):
@@ -296,23 +249,3 @@ def test_files_of_a_run_are_removed_with_folders_that_are_then_empty(tmp_path):
     (tmp_path / "later").touch()
     manifest.tidy()
     assert manifest.file.read_text() == "kept\nlater\nprovenance.json\n"
-
-
-def test_what_a_killed_process_left_is_removed_but_not_that_of_joined_runs(tmp_path):
-    ends = ".identilens-tmp"
-    for name in (
-        f".a{ends}",
-        f"sub/.b{ends}",
-        f"joined/.c{ends}",
-        f".folder{ends}/inner",
-        "joined/manifest.txt",
-        "d",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    Manifest(tmp_path).remove_unfinished()
-    left = sorted(
-        path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()
-    )
-    assert left == ["d", f"joined/.c{ends}", "joined/manifest.txt"]
-    assert not (tmp_path / f".folder{ends}").exists()

@@ -68,15 +68,6 @@ def test_overwrite_removes_only_what_the_manifest_lists(tmp_path):
     assert toy(layers=7, out=folder, resume=True).table["number"].to_list() == [7]
 
 
-def test_a_manifest_that_points_elsewhere_removes_nothing(tmp_path):
-    toy(out=tmp_path / "run")
-    (tmp_path / "mine.txt").write_text("mine")
-    with (tmp_path / "run" / "manifest.txt").open("a") as file:
-        file.write(f"../mine.txt\n{tmp_path / 'mine.txt'}\n")
-    toy(layers=5, out=tmp_path / "run", overwrite=True)
-    assert (tmp_path / "mine.txt").read_text() == "mine"
-
-
 @pytest.mark.parametrize("name", ["matrices", "parts", "joined", ".lock", "manifest.txt"])
 @pytest.mark.parametrize("options", [{"overwrite": True}, {"resume": True}])
 def test_nothing_is_written_or_removed_through_a_link(tmp_path, name, options):
@@ -131,16 +122,18 @@ def test_a_file_is_listed_before_it_gets_its_name(tmp_path, monkeypatch):
     assert [name for name, first in listed_before if not first] == []
 
 
-@pytest.mark.parametrize("line", ["./", "././", "a\0b/", ".", "/", "../"])
-def test_a_manifest_that_lists_its_own_folder_does_no_harm(tmp_path, line):
+def test_a_manifest_that_lists_other_places_does_no_harm(tmp_path):
     toy(out=tmp_path / "run")
+    (tmp_path / "mine.txt").write_text("mine")
+    lines = ["./", "././", "a\0b/", ".", "/", "../", "../mine.txt", str(tmp_path / "mine.txt")]
     with (tmp_path / "run" / "manifest.txt").open("a") as file:
-        file.write(line + "\n")
+        file.write("\n".join(lines) + "\n")
     toy(layers=5, out=tmp_path / "run", overwrite=True)
+    assert (tmp_path / "mine.txt").read_text() == "mine"
     assert Toy.load(tmp_path / "run").table["number"].to_list() == [5]
 
 
-@pytest.mark.parametrize("name", ["run?", "run*", "[r]un1", "run=1", "a b", "{x}"])
+@pytest.mark.parametrize("name", ["run?", "[r]un1", "a b"])
 def test_no_path_is_a_pattern(tmp_path, name):
     for other in ("run1", "run2"):
         toy(layers="8-9", out=tmp_path / other)
@@ -166,12 +159,13 @@ def test_what_a_killed_process_was_writing_is_removed(tmp_path):
         tmp_path / "run" / ".table.parquet.0a1b2c3d.identilens-tmp",
         tmp_path / "run/parts/.x.1.identilens-tmp",
     ]
-    for file in left:
+    toy(out=tmp_path / "run" / "joined")
+    mine = [tmp_path / "run" / ".mine.tmp", tmp_path / "run" / "joined" / ".a.1.identilens-tmp"]
+    for file in (*left, *mine):
         file.write_text("half")
-    (tmp_path / "run" / ".mine.tmp").write_text("mine")
     toy(layers="1-4", out=tmp_path / "run", resume=True)
     assert not any(file.exists() for file in left)
-    assert (tmp_path / "run" / ".mine.tmp").exists()
+    assert all(file.exists() for file in mine)
 
 
 def test_a_folder_that_vanishes_is_told(tmp_path):
@@ -235,20 +229,6 @@ def test_another_version_goes_on_only_when_allowed_and_is_recorded(tmp_path, mon
     assert [one["libraries"]["torch"] for one in found.provenance["later_versions"]] == ["99"]
     monkeypatch.undo()
     assert toy(layers="1-4", out=tmp_path / "run", resume=True).provenance == found.provenance
-
-
-def test_a_refused_run_names_what_differs(tmp_path):
-    toy(layers="1-4", share=0.25, out=tmp_path / "run")
-    with pytest.raises(OutputFolderError) as refused:
-        toy(layers="1,2,9", seed=3, out=tmp_path / "run", resume=True)
-    for words in (
-        "layers is [1, 2, 3, 4] there and [1, 2, 9] here",
-        "share is 0.25 there and 0.5 here",
-        "and 2 more",
-    ):
-        assert words in str(refused.value)
-    with pytest.raises(OutputFolderError, match="number of texts is 4 there and 5 here"):
-        toy(layers="1-5", share=0.25, out=tmp_path / "run", resume=True)
 
 
 def test_a_folder_whose_name_is_no_utf8_is_refused_before_anything_is_computed(tmp_path):
