@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from identilens.errors import InputError
 from identilens.measures.attention.realisable.softmax_map import free_rank, nested_rank
 
 
@@ -25,16 +24,6 @@ class KeyGroup:
         key_inputs: D_K, the size of x where keys are made, plus 1 with a bias.
         key_bias: Whether keys have a bias.
         table: Number of entries of a head's table of position biases that the text uses; they are parameters too.
-
-    Examples:
-        >>> from helpers.gauge import KeyGroup
-        >>> seen = range(1, 41)
-        >>> sizes = {"query_inputs": 32, "key_inputs": 32, "counts": seen, "ranks": [min(m - 1, 4) for m in seen]}
-        >>> turned, plain = KeyGroup(heads=2, turned=(1, 1, 1, 1), **sizes), KeyGroup(heads=2, plain=8, **sizes)
-        >>> turned.commutant, plain.commutant
-        (8, 64)
-        >>> turned.parameters, turned.gauge, turned.kernel
-        (768, 8, 468)
     """
 
     counts: Sequence[int]
@@ -46,13 +35,6 @@ class KeyGroup:
     key_inputs: int
     key_bias: bool = False
     table: int = 0
-
-    def __post_init__(self):
-        if not self.d_k or self.d_k > min(self.query_inputs, self.key_inputs) or self.heads < 1:
-            raise InputError(
-                f"expected at least one head and 1 <= d_k <= {min(self.query_inputs, self.key_inputs)}, the size of "
-                f"the inputs; got {self.heads} heads and d_k = {self.d_k}."
-            )
 
     @property
     def d_k(self):
@@ -151,11 +133,6 @@ def latent_gauge(heads, plain, turned, *, shared=True, queries=0, rank=None):
     only H p² is left. If the map to the queries' normed latent vectors of size ``rank`` moves too, an orthogonal matrix
     may turn them, their length has no effect, and of the Gram matrix of the map only as many entries show as there are
     ``queries`` that see two keys: R (R − 1) / 2 + max(1, R (R + 1) / 2 − n + 1) more, for R <= H d_k and R <= d_model.
-
-    Examples:
-        >>> from helpers.gauge import latent_gauge
-        >>> latent_gauge(4, 8, (1, 1))
-        260
     """
     own = heads * plain**2 + (2 * sum(count**2 for count in turned) if shared else 0)
     if rank is None:
@@ -169,11 +146,6 @@ def normed_gauge(heads, plain, turned, *, unit_gain):
     On long texts and without an ε in the norm: each W_Q and the W_K may be scaled, H + 1. Only an orthogonal G leaves
     all norms as they are, and a gain per coordinate after the norm does not commute with it; with gains of 1 there are
     p (p − 1) / 2 + Σ μ² more, for rotations of the plain coordinates and unitary matrices of each frequency's pairs.
-
-    Examples:
-        >>> from helpers.gauge import normed_gauge
-        >>> normed_gauge(2, 0, (1, 1), unit_gain=True), normed_gauge(2, 0, (1, 1), unit_gain=False)
-        (5, 3)
     """
     return (
         heads

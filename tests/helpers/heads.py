@@ -103,3 +103,16 @@ def watched_attention(lens, name, text):
     with module.register_forward_hook(note, with_kwargs=True), torch.no_grad():
         lens.body(torch.tensor([text]))
     return module, seen
+
+
+def masks(n):
+    """Masks of every form, by name; True where a query sees a key."""
+    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
+    return {
+        "full": None,
+        "causal": j <= i,
+        "window": (j <= i) & (j > i - 11),
+        "local": (i - j).abs() <= 3,
+        "prefix": (j <= i) | (j < n // 3),
+        "random": (torch.rand(n, n, generator=seeded(n)) < 0.6) | (i == j),
+    }

@@ -7,19 +7,11 @@ from hypothesis import strategies as st
 from torch.nn.functional import pad
 from torch.testing import assert_close
 
-from helpers.heads import doubles, normals, seeded, seeds
-from helpers.programs import LINE, LINE_ROW, kept_basis, random_row
+from helpers.heads import normals, seeded, seeds
+from helpers.programs import kept_basis, random_row
 from identilens.linalg import head_values, interior
 from identilens.linalg.interior import SharedPrograms
 from identilens.linalg.programs import ACCEPTED_ERROR, by_simplex
-
-
-def test_line_by_hand():
-    costs = doubles([[1.0, 0, 0], [-1.0, 0, 0], [0, 0, 1.0], [0, 0, -1.0]])
-    optima = SharedPrograms(kept_basis(LINE)).minimise(costs, LINE_ROW.expand(4, 3))
-    assert optima.values.tolist() == pytest.approx([0.0, -0.5, 0.0, -1.0], abs=1e-8)
-    assert optima.points[3].tolist() == pytest.approx([0.0, 0.0, 1.0], abs=1e-9)
-    assert optima.gap <= ACCEPTED_ERROR
 
 
 @settings(max_examples=15, deadline=None)

@@ -5,17 +5,11 @@ import torch
 from torch.testing import assert_close
 
 from helpers.heads import doubles, normals, seeded
-from identilens.errors import InputError, NumericalError
-from identilens.linalg import ProjectedValues, relative_tolerance
-from identilens.linalg.checks import check_finite
+from identilens.linalg import ProjectedValues
 from identilens.linalg.compact import OutputFactor
 from identilens.linalg.factor import factorise, least_squares
 from identilens.linalg.simplex import (
-    centred_rank,
     joint_space,
-    least_outside,
-    ones_outside,
-    row_space,
 )
 from identilens.linalg.softmax import attention_logits, follow_logits, visible_softmax
 from identilens.linalg.tolerance import FLOAT32_EPS
@@ -25,24 +19,6 @@ pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
 def drawn(*shape):
     return normals(seeded(sum(shape)), *shape)
-
-
-def test_logits_with_a_bias_and_a_soft_cap():
-    queries, keys = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [0.0, 3.0]])
-    assert attention_logits(queries, keys, 0.5).tolist() == [[0.5, 3.0]]
-    bias = torch.tensor([[1.0, -1.0]])
-    assert attention_logits(queries, keys, 0.5, bias).tolist() == [[1.5, 2.0]]
-    capped = 2 * torch.tanh(doubles([[0.25, 1.5]]))
-    assert_close(attention_logits(queries, keys, 0.5, None, 2.0), capped)
-    assert_close(attention_logits(queries, keys, 0.5, bias, 2.0), capped + bias)
-    assert attention_logits(queries, keys, 0.5).dtype == torch.float64
-    logits = torch.tensor([[0.0, 5.0, 0.0]])
-    seen = torch.tensor([[True, False, True]])
-    assert visible_softmax(logits, seen).tolist() == [[0.5, 0.0, 0.5]]
-    assert torch.equal(visible_softmax(logits, None), logits.softmax(-1))
-    assert (
-        relative_tolerance(3, 5) == relative_tolerance(5, 3) == pytest.approx(5 * 2**-23, rel=1e-6)
-    )
 
 
 @pytest.mark.parametrize(
@@ -93,17 +69,6 @@ def test_projections_least_squares_and_bases_of_outputs():
         assert_close(basis @ basis.mT, centred @ torch.linalg.pinv(centred, rtol=1e-9))
     assert len({*map(id, T.output_bases(2))}) == 1
     assert_close(T.output_bases(2)[0], bases[5])
-
-
-def test_factors_of_texts_and_groups_stand_layer_by_layer():
-    factor = OutputFactor.of(drawn(2, 4, 3, 5))
-    grouped = factor.grouped(3, 2)
-    assert grouped.d_model == 5
-    for name in ("lower", "inverse"):
-        found, own = getattr(grouped, name), getattr(factor, name)
-        assert found.shape[:3] == (6, 2, 2)
-        for layer, text, group, head in torch.cartesian_prod(*map(torch.arange, (2, 3, 2, 2))):
-            assert torch.equal(found[3 * layer + text, group, head], own[layer, 2 * group + head])
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 4), (2, 3, 5)])
@@ -159,29 +124,3 @@ def test_spaces_of_a_row_by_hand():
         - torch.tensor([2 / 3] * 3 + [4 / 3] * 3).double()[:, None]
     )
     assert_close(both.scales[2], centred.norm())
-
-
-def test_ranks_with_the_ones_by_hand():
-    line = doubles([[1.0], [2.0], [3.0]])
-    assert int(centred_rank(line, 1e-6)) == 1
-    assert int(centred_rank(torch.ones(3, 1).double(), 1e-6)) == 0
-    # A change of T by less than its tolerance would make it constant.
-    nearly = torch.ones(3, 1).double() + 1e-7 * line
-    assert [int(centred_rank(nearly, tolerance)) for tolerance in (1e-6, 1e-9)] == [0, 1]
-    space = row_space(line, torch.ones(3, dtype=torch.bool), 1e-6)
-    assert space.rank == 2
-    outside = ones_outside(space.kept)
-    assert_close(outside, torch.tensor(0.0).double(), atol=1e-12, rtol=0)
-    sizes = torch.tensor([1, 4])
-    assert least_outside(sizes, lambda size: 0.5 * size).tolist() == [0.25, 16.0]
-
-
-def test_entries_that_are_not_finite_are_counted():
-    check_finite(one=torch.ones(2), none=None, flags=torch.ones(2, dtype=torch.bool))
-    bad = torch.tensor([1.0, torch.nan, torch.inf, -torch.inf])
-    with pytest.raises(NumericalError, match="infinite"):
-        check_finite(fine=torch.ones(2), weights=bad)
-    # Infinities of both signs, and a sum beyond the largest number.
-    check_finite(large=torch.full((4,), 3e38))
-    with pytest.raises(InputError, match="weights"):
-        check_finite(weights=[1.0])

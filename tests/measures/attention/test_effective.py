@@ -6,27 +6,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.heads import doubles, normals, seeded
+from helpers.heads import doubles, masks, normals, seeded
 from helpers.reference import effective_svd, rank_svd
 from identilens.linalg import relative_tolerance
 from identilens.measures.attention import effective_attention, numerical_rank
-
-MASKS = ["full", "causal", "window", "local", "prefix", "random"]
-
-
-def make_mask(name, n):
-    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
-    if name == "full":
-        return None
-    if name == "causal":
-        return j <= i
-    if name == "window":
-        return (j <= i) & (j > i - 11)
-    if name == "local":
-        return (i - j).abs() <= 3
-    if name == "prefix":
-        return (j <= i) | (j < n // 3)
-    return (torch.rand(n, n, generator=seeded(n)) < 0.6) | (i == j)
 
 
 def make_head(n, d_v, d_model, rank=None, dtype=torch.float32, heads=2, mask=None, seed=0):
@@ -49,14 +32,14 @@ def agreement(effective, reference, weights):
     return float((effective.double() - reference).abs().max() / weights.abs().max())
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", list(masks(1)))
 @pytest.mark.parametrize(
     ("n", "d_v", "rank"),
     [(5, 8, None), (8, 8, None), (30, 8, None), (90, 8, None), (40, 8, 3), (9, 12, 4)],
 )
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float64, 1e-6), (torch.float32, 1e-5)])
 def test_agrees_with_svd(mask, n, d_v, rank, dtype, limit):
-    visible = make_mask(mask, n)
+    visible = masks(n)[mask]
     values, projection, weights = make_head(n, d_v, 24, rank, dtype=torch.float64, mask=visible)
     values, projection, weights = values.to(dtype), projection.to(dtype), weights.to(dtype)
     found = effective_attention(
@@ -77,55 +60,6 @@ def test_agrees_with_svd(mask, n, d_v, rank, dtype, limit):
             assert found.rank[head].tolist() == [rank_svd(T[seen]) for seen in visible]
             assert not found.effective[head][~visible].any()
     assert_close(found.null, weights - found.effective)
-
-
-@pytest.mark.parametrize("mask", ["full", "causal", "window"])
-def test_repeated_tokens_lower_the_rank(mask):
-    """Tokens that occur again have the very same values in a layer without positions."""
-    visible = make_mask(mask, 40)
-    values, projection, weights = make_head(40, 16, 24, dtype=torch.float64, mask=visible)
-    values = values[:, torch.randint(0, 10, (40,), generator=seeded())]
-    found = effective_attention(
-        values, weights=weights, output_projection=projection, visible=visible
-    )
-    for head in range(2):
-        T = values[head] @ projection[head]
-        assert (
-            agreement(
-                found.effective[head], effective_svd(weights[head], T, visible), weights[head]
-            )
-            < 1e-6
-        )
-    assert int(found.rank.max()) == (7 if mask == "window" else 10)
-
-
-def test_huge_outlier_token():
-    """The first token of real decoders is a hundred times larger than the rest."""
-    visible = make_mask("causal", 60)
-    values, projection, weights = make_head(60, 8, 24, dtype=torch.float64, mask=visible)
-    values[:, 0] *= 300
-    found = effective_attention(
-        values, weights=weights, output_projection=projection, visible="causal"
-    )
-    for head in range(2):
-        T = values[head] @ projection[head]
-        assert (
-            agreement(
-                found.effective[head], effective_svd(weights[head], T, visible), weights[head]
-            )
-            < 1e-6
-        )
-
-
-def test_grouped_batches_keep_their_shape():
-    values = torch.randn(2, 3, 12, 4)
-    weights = torch.rand(2, 3, 12, 12).softmax(-1)
-    found = effective_attention(values, weights=weights)
-    assert found.effective.shape == (2, 3, 12, 12)
-    assert found.rank.shape == (2, 3)
-    alone = effective_attention(values[1, 2], weights=weights[1, 2])
-    assert_close(found.effective[1, 2], alone.effective)
-    assert alone.rank.shape == ()
 
 
 def conditioned(matrices, condition):
@@ -177,7 +111,7 @@ def test_projections_of_every_condition(case):
 
 def test_long_causal_text_in_blocks():
     """Several blocks of rows, so that the nested factorisation starts from several bases."""
-    visible = make_mask("causal", 300)
+    visible = masks(300)["causal"]
     values, projection, weights = make_head(300, 8, 24, dtype=torch.float64, heads=1, mask=visible)
     found = effective_attention(
         values, weights=weights, output_projection=projection, visible="causal"

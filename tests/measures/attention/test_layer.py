@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers.heads import normals, seeded
+from helpers.heads import masks, normals, seeded
 from helpers.layers import TensorLayer, measured
 from helpers.reference import effective_svd
 from identilens.linalg import ProjectedValues
@@ -64,16 +64,6 @@ def test_means_over_blocks_of_queries_and_keys(causal, n, block):
             keys = [at for at, block in enumerate(where) if block == column]
             expected = weights[:, queries][..., keys].sum(-1).mean(-1)
             assert means[:, row, column].tolist() == pytest.approx(expected.tolist(), abs=1e-6)
-
-
-def masks(n):
-    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
-    return {
-        "full": None,
-        "causal": j <= i,
-        "window": (j <= i) & (j > i - 11),
-        "prefix": (j <= i) | (j < n // 3),
-    }
 
 
 @pytest.mark.parametrize("mask", ["full", "causal", "window"])

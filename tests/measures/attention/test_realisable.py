@@ -11,7 +11,6 @@ from identilens.errors import InputError
 from identilens.measures.attention.realisable import coordinates
 from identilens.measures.attention.realisable.alternative import realisable_alternative
 from identilens.measures.attention.realisable.softmax_map import (
-    generic_dimension,
     realisable_dimension,
     softmax_map,
 )
@@ -50,39 +49,23 @@ def dense_ranks(queries, keys, T, visible=None, scaling=None, bias=0.0):
     return ranks
 
 
-@pytest.mark.parametrize(
-    ("n", "d_k", "d_v"), list(product((10, 16), (1, 2, 3, 4, 6, 9), (3, 6, 8)))
-)
-def test_dimension_equals_formula_and_dense_jacobian(n, d_k, d_v):
-    queries, keys, T = random_qkt(n + 31 * d_k + 7 * d_v, n, d_k, d_v)
-    found = realisable_dimension(softmax_map(queries, keys, T))
-    jacobian_rank, weights_rank = dense_ranks(queries, keys, T)
-    assert (found.jacobian_rank, found.weights_rank) == (jacobian_rank, weights_rank)
-    assert found.dimension == found.formula == long_text(n, d_k, d_v)
+SIZES = [
+    *((n, n, *sizes, False) for n in (10, 16) for sizes in product((1, 2, 3, 4, 6, 9), (3, 6, 8))),
+    *((n, n, *sizes, True) for n in (7, 12) for sizes in product((1, 3, 5, 12), (2, 5, 14))),
+    *((5, 14, 3, 4, False), (14, 9, 4, 5, False), (4, 12, 6, 8, False), (12, 12, 15, 5, False)),
+]
 
 
-@pytest.mark.parametrize(("n", "d_k", "d_v"), list(product((7, 12), (1, 3, 5, 12), (2, 5, 14))))
-def test_causal_dimension_equals_formula_and_dense_jacobian(n, d_k, d_v):
-    queries, keys, T = random_qkt(n + 31 * d_k + 7 * d_v, n, d_k, d_v)
-    found = realisable_dimension(softmax_map(queries, keys, T, visible=causal(n)))
-    jacobian_rank, weights_rank = dense_ranks(queries, keys, T, causal(n))
-    assert (found.jacobian_rank, found.weights_rank) == (jacobian_rank, weights_rank)
-    assert found.dimension == found.formula == weights_rank - jacobian_rank
-
-
-@pytest.mark.parametrize(
-    ("n_query", "n_key", "d_k", "d_v"),
-    [(5, 14, 3, 4), (14, 9, 4, 5), (4, 12, 6, 8), (12, 12, 15, 5)],
-)
-def test_cross_attention_and_large_keys(n_query, n_key, d_k, d_v):
-    queries, keys, T = random_qkt(1, n_key, d_k, d_v, n_query)
-    found = realisable_dimension(softmax_map(queries, keys, T))
-    assert [found.jacobian_rank, found.weights_rank] == dense_ranks(queries, keys, T)
-    assert (
-        found.dimension
-        == found.formula
-        == generic_dimension([n_key] * n_query, d_k, [d_v] * n_query)
-    )
+@pytest.mark.parametrize(("n_query", "n_key", "d_k", "d_v", "masked"), SIZES)
+def test_dimension_equals_formula_and_dense_jacobian(n_query, n_key, d_k, d_v, masked):
+    queries, keys, T = random_qkt(n_key + 31 * d_k + 7 * d_v, n_key, d_k, d_v, n_query)
+    visible = causal(n_key) if masked else None
+    found = realisable_dimension(softmax_map(queries, keys, T, visible=visible))
+    ranks = dense_ranks(queries, keys, T, visible)
+    assert [found.jacobian_rank, found.weights_rank] == ranks
+    assert found.dimension == found.formula == ranks[1] - ranks[0]
+    if n_query == n_key > d_k and not masked:
+        assert found.dimension == long_text(n_key, d_k, d_v)
 
 
 def test_values_that_span_the_constant_lower_the_rank_that_counts():

@@ -29,12 +29,6 @@ def drawn(*shape, seed=0):
     return normals(seeded(seed), *shape)
 
 
-def test_a_key_with_all_the_weight_is_removed_with_the_whole_output():
-    T = ProjectedValues.of(doubles([[2.0], [1.0], [0.5]]))
-    weights = doubles([[1.0, 0.0, 0.0]])
-    assert explain_rows(weights, T)["removal"].tolist() == [[2.0, 0.0, 0.0]]
-
-
 @pytest.mark.parametrize("levels", [None, 3])
 def test_agreement_is_scipys_spearman_with_ties_and_hidden_parts(levels):
     first, second = drawn(5, 12), drawn(5, 12, seed=1)

@@ -16,18 +16,6 @@ def test_shares_by_hand():
     assert not found.errors.any()
 
 
-def test_errors_match_a_simulation():
-    generator = seeded()
-    squares = uniforms(generator, 3, 6) + 0.5
-    deviations = 0.04 * uniforms(generator, 3, 6)
-    found = contributions(squares, deviations.square())
-    noise = normals(generator, 20_000, 3, 6)
-    seen = contributions(
-        squares + noise * deviations, torch.zeros(20_000, 3, 6).double()
-    ).shares.std(0)
-    assert_close(found.errors, seen, rtol=0.04, atol=0)
-
-
 def test_errors_of_shared_probes_are_those_of_the_derivative():
     """The variance of a share is the sum of squares of what each probe's deviation changes of it."""
     generator = seeded()

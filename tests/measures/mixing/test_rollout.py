@@ -17,15 +17,6 @@ def test_two_layers_by_hand():
     assert_close(found[1], torch.tensor([[0.375, 0.625], [0.375, 0.625]]))
 
 
-def test_rows_sum_to_one_and_causal_attention_stays_causal():
-    generator = seeded()
-    weights = torch.rand(4, 3, 7, 7, generator=generator).tril()
-    weights = weights / weights.sum(-1, keepdim=True)
-    found = attention_rollout(torch.stack([mean_over_heads(layer) for layer in weights]))
-    assert_close(found.sum(-1), torch.ones(4, 7))
-    assert not found.triu(1).any()
-
-
 def test_raw_weights_are_their_plain_mean():
     generator = seeded(1)
     weights = uniforms(generator, 5, 6, 6).softmax(-1)

@@ -35,17 +35,6 @@ def test_the_silhouette_finds_the_number():
     assert 5 in choose_clusters(blobs(), 5)
 
 
-def test_few_texts():
-    points = CENTRES[:2]
-    found = choose_clusters(points)
-    assert best_clusters(found) == 2
-    assert np.isnan(found[2].silhouette)
-    with pytest.raises(InputError, match="distinct"):
-        choose_clusters(np.zeros((5, 3)))
-    with pytest.raises(InputError, match="distinct"):
-        cluster(points, 3)
-
-
 def test_numbers_of_clusters_end_at_half_of_the_texts():
     texts = np.arange(13.0)[:, None]
     assert list(choose_clusters(texts)) == [2, 3, 4, 6]

@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from helpers.heads import doubles, normals, random_weights, seeded, seeds
-from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.structure import against_subspace
 from identilens.measures.structure.subspace import Subspace, column_projector, subspace_of
@@ -59,15 +58,6 @@ def test_a_direction_of_every_text_stands_out():
     assert int(space.effective_dimension(0.4)) == 1
 
 
-def test_the_tolerance_drops_rounding():
-    one = texts(3, 1)[0]
-    noisy = one * (1 + 1e-8 * normals(seeded(4), one.shape))
-    space = spanned([one, noisy])
-    assert space.dimension.tolist() == [2, 2]
-    assert space.tolerance == pytest.approx(16 * 1.1920929e-07)
-    assert space.texts == 2
-
-
 def test_texts_of_r_lie_inside_it():
     given_texts = texts(6, 3)
     space = spanned(given_texts)
@@ -98,11 +88,6 @@ def test_a_new_text_lies_partly_outside():
     assert float(against_subspace(weights, column, space.projector()).outside[0]) == pytest.approx(
         1
     )
-
-
-def test_a_share_outside_its_range_is_refused():
-    with pytest.raises(InputError, match="share"):
-        spanned(texts(0, 1)).projector(2.0)
 
 
 def test_directions_are_chosen_by_their_share_of_texts():

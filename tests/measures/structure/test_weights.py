@@ -40,12 +40,6 @@ def test_the_mean_at_l_is_the_sum_at_n_l(threshold, count):
     assert bool(((sums - 1).abs() < 1e-9).logical_or(sums == 0).all())
 
 
-def test_cutting_nothing_keeps_the_mean():
-    weights = stack()
-    mean = torch.stack(weights).mean(0)
-    assert_close(structure_weights(mean, 0.0), mean)
-
-
 N = 12
 EYE = torch.eye(N).double()
 
