@@ -12,6 +12,14 @@ TEXT = (
     "people had said for weeks that the ice in the hills would go at once."
 )
 
+TEXTS = [
+    "The ferry left the harbour before dawn, and nobody on the quay could say who had paid for it. "
+    "Letters arrived for weeks afterwards, each with a different stamp.",
+    "Stop.",
+    "A good map leaves things out, and the reader seldom notices that anybody decided.",
+]
+"""A text of some length, a very short one, and one between."""
+
 
 class RealHead(NamedTuple):
     """What one head of one text is made of, in float64."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from helpers.audits import SCRIPT, TRICKY, words
+from helpers.pages import SCRIPT, TOKENS
 from identilens.studies.mixing.result import Mixing
 from identilens.studies.mixing.tagging import TAG_COLUMNS
 
@@ -18,6 +18,11 @@ RECORD = {
     "settings": {"method": "sketch"},
     "command": ["identilens", "mixing"],
 }
+
+
+def words(count):
+    """Return distinct tokens, special ones at both ends."""
+    return ["[CLS]", *(f"word{index}" for index in range(count - 2)), "[SEP]"][:count]
 
 
 def mixing_of(arrays, tokens, kind="encoder", inputs=None):
@@ -58,7 +63,7 @@ def random_mixing(tokens, layers=3, kind="encoder", inputs=None):
 
 def tricky_mixing():
     """An encoder-decoder's result with tokens that a page must cope with."""
-    source = [["[CLS]", *TRICKY, "harbour", "[SEP]", "ferry", "[SEP]"], words(9)]
+    source = [[*TOKENS, "ferry", "[SEP]"], words(9)]
     target = [words(6), ["[CLS]", "quay", SCRIPT]]
     parts = [
         random_mixing(source)[1],

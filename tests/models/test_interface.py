@@ -106,49 +106,6 @@ def test_terms_of_a_mask_that_hide_nothing_are_a_bias():
     )
 
 
-def test_keys_are_repeated_for_eager_functions_that_take_no_groups():
-    seen = []
-
-    def eager(module, query, key, value, mask, **options):
-        seen.append(key.shape[1])
-        if key.shape[1] != query.shape[1]:
-            raise RuntimeError("sizes")
-        return eager_attention_forward(module, query, key, value, mask, **options)
-
-    output, weights = padded(eager=eager, own=eager).attend()
-    expected = padded().attend()
-    assert seen == [1, 2]
-    assert_close(output, expected[0])
-    assert_close(weights, expected[1])
-
-    def fails(*_, **__):
-        raise RuntimeError("for another reason")
-
-    with pytest.raises(RuntimeError, match="for another reason"):
-        padded(eager=fails, key=drawn(3, 2, 4, 4), value=drawn(3, 2, 4, 5)).attend()
-
-
-@pytest.mark.parametrize("late", [True, False])
-def test_a_sink_scales_weights_where_it_is_applied_after_the_softmax(late):
-    share = torch.tensor([0.25, 0.75])[None, :, None, None]
-
-    def eager(module, query, key, value, mask, s_aux=None, **options):
-        output, weights = eager_attention_forward(module, query, key, value, mask, **options)
-        kept = weights if late else weights * share
-        return output * share.transpose(1, 2), kept
-
-    made = padded(eager=eager, arguments={"scaling": 0.5, "s_aux": torch.zeros(2)})
-    output, weights = made.attend()
-    values = made.value.repeat_interleave(2, 1)
-    assert_close((weights @ values).transpose(1, 2), output, atol=1e-5, rtol=1e-4)
-    assert_close(weights.sum(-1), share[..., 0].expand(3, 2, 3), atol=1e-5, rtol=1e-4)
-    assert made.has_sink
-    assert not padded().has_sink
-    named = padded()
-    named.module.register_parameter("sinks", nn.Parameter(torch.zeros(1)))
-    assert named.has_sink
-
-
 def test_eager_attention_by_hand():
     query, key, value = drawn(1, 2, 3, 4), drawn(1, 1, 4, 4), drawn(1, 1, 4, 5)
     bias, mask = drawn(1, 2, 3, 4), torch.zeros(1, 1, 3, 4)

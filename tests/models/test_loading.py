@@ -40,7 +40,6 @@ def saved(folder, family, without=()):
     ("family", "part"),
     [
         ("bert", "layer.1.attention.self.query"),
-        ("llama", "layers.0.mlp.up_proj"),
         ("t5", "decoder.block.1.layer.1"),
     ],
 )
@@ -62,27 +61,18 @@ def changed(folder, **fields):
     ("family", "fields", "named"),
     [
         ("bert", {"num_hidden_layers": 1}, r"encoder\.layer\.1\.attention.* and 8 more"),
-        ("llama", {"num_hidden_layers": 1}, r"model\.layers\.1\.input_layernorm"),
-        ("gpt2", {"n_layer": 1}, r"transformer\.h\.1\.attn"),
         ("t5", {"num_decoder_layers": 1}, r"decoder\.block\.1\.layer\.0"),
-        ("qwen3", {"layer_types": ["full_attention"], "num_hidden_layers": 1}, r"model\.layers\.1"),
+        ("biased", {"attention_bias": False}, r"model\.layers\.0\.self_attn\.k_proj\.bias"),
     ],
 )
 def test_weights_beyond_the_configuration_are_refused_by_name(tmp_path, family, fields, named):
-    folder = changed(saved(tmp_path, family), **fields)
+    config = build("llama").config
+    config.attention_bias = True
+    model = LlamaForCausalLM(config) if family == "biased" else family
+    folder = changed(saved(tmp_path, model), **fields)
     with pytest.raises(
         InputError,
         match=rf"contains weights that .* does not compute with: .*{named}.*config\.json again",
-    ):
-        idl.load(folder, device="cpu")
-
-
-def test_biases_that_a_configuration_leaves_out_are_refused(tmp_path):
-    config = build("llama").config
-    config.attention_bias = True
-    folder = changed(saved(tmp_path, LlamaForCausalLM(config)), attention_bias=False)
-    with pytest.raises(
-        InputError, match=r"does not compute with: model\.layers\.0\.self_attn\.k_proj\.bias"
     ):
         idl.load(folder, device="cpu")
 
@@ -142,7 +132,7 @@ def test_a_head_or_pooler_without_weights_is_left_away(tmp_path):
     assert type(idl.load(headed, device="cpu").model).__name__ == "BertModel"
 
 
-@pytest.mark.parametrize("family", ["bert", "gpt2", "t5", "whisper"])
+@pytest.mark.parametrize("family", ["bert", "whisper"])
 def test_text_for_a_model_without_tokenizer_files_is_refused(tmp_path, family):
     lens = idl.load(saved(tmp_path, family), device="cpu")
     assert lens.tokenizer is None
@@ -184,13 +174,6 @@ def reshaped(content):
     [
         ("config.json", lambda content: content[:50], r"config.json is damaged"),
         ("config.json", reshaped, r"cannot be loaded \(RuntimeError: .*size"),
-        (
-            "config.json",
-            lambda content: content.replace(
-                b'"num_attention_heads": ', b'"num_attention_heads": "x'
-            ),
-            r"config.json is damaged",
-        ),
         (
             "config.json",
             lambda content: content.replace(b'"hidden_size": ', b'"hidden_size": -'),

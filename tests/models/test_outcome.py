@@ -219,9 +219,3 @@ def test_estimates_are_those_of_finite_differences_in_the_same_directions(outcom
             expected = square if outcome == "prediction" else square**0.5
             assert expected > 1e-6
             assert float(found[layer][head]) == pytest.approx(expected, rel=1e-4)
-
-
-def test_heads_in_one_run_are_removed_as_alone():
-    one = answer(tiny_decoder(2), "states", None)
-    alone = [value for head in (1, 0) for value in one.without(0, [head])]
-    assert one.without(0, [1, 0]) == pytest.approx(alone, rel=1e-9)

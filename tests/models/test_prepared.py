@@ -6,14 +6,47 @@ import transformers as hf
 from torch.testing import assert_close
 
 import identilens as idl
-from helpers.prepared import PREPARED, prepared
+from helpers.heads import seeded
+from helpers.zoo import _LLAMA, _random
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 
+IMAGE = 90
+WAV2VEC2 = {
+    "vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+    "conv_dim": [16, 16], "conv_kernel": [4, 2], "conv_stride": [4, 2], "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "feat_extract_norm": "layer",
+    "do_stable_layer_norm": True,
+}  # fmt: skip
+QWEN_VISION = {
+    "depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "patch_size": 4, "spatial_merge_size": 2,
+    "temporal_patch_size": 2, "mlp_ratio": 2,
+}  # fmt: skip
 
-@pytest.mark.parametrize("family", sorted(PREPARED))
-def test_weights_are_those_the_family_reports(family):
-    model, batch = prepared(family)
+
+def recordings():
+    """A model of recordings, and two, of which the second is shorter."""
+    torch.manual_seed(0)
+    mask = (torch.arange(160) < torch.tensor([[160], [96]])).long()
+    sound = torch.randn(2, 160, generator=seeded()) * mask
+    model = _random(hf.Wav2Vec2Model(hf.Wav2Vec2Config(**WAV2VEC2)))
+    return model, {"input_values": sound, "attention_mask": mask}
+
+
+def test_weights_of_texts_with_pictures_are_those_the_family_reports():
+    """Qwen2-VL, whose pictures are packed; other families are tried by their names."""
+    rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
+    config = hf.Qwen2VLConfig(
+        vision_config=QWEN_VISION, text_config={**_LLAMA, "rope_parameters": rope}, image_token_id=IMAGE,
+        vision_start_token_id=91, vision_end_token_id=92,
+    )  # fmt: skip
+    tokens = torch.tensor([[7, 8, 91, *[IMAGE] * 4, 92, 9, 10]])
+    batch = {
+        "input_ids": tokens, "pixel_values": torch.randn(16, 3 * 2 * 4 * 4, generator=seeded()),
+        "image_grid_thw": torch.tensor([[1, 4, 4]]), "mm_token_type_ids": (tokens == IMAGE).long(),
+    }  # fmt: skip
+    torch.manual_seed(0)
+    model = _random(hf.Qwen2VLForConditionalGeneration(config))
     model.set_attn_implementation("eager")
     lens = Lens(model)
     with torch.no_grad():
@@ -25,7 +58,7 @@ def test_weights_are_those_the_family_reports(family):
 
 
 def test_a_padded_recording_is_the_recording_alone():
-    model, batch = prepared("wav2vec2")
+    model, batch = recordings()
     lens = Lens(model)
     _, together = lens.capture(batch, weights=True)
     alone = next(lens.capture({"input_values": batch["input_values"][1:, :96]}, weights=True))
@@ -38,7 +71,7 @@ def test_a_padded_recording_is_the_recording_alone():
 
 @pytest.mark.parametrize("positions", [8, 1])
 def test_padding_that_cannot_be_cut_away_is_refused(monkeypatch, positions):
-    model, batch = prepared("wav2vec2")
+    model, batch = recordings()
     batch["attention_mask"][1] = torch.arange(160) < 160 - 8 * positions
     monkeypatch.setattr("identilens.models.inputs.cut_padding", lambda item, row: None)
     with pytest.raises(

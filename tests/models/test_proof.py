@@ -28,7 +28,7 @@ from identilens.errors import JoinedTextsError, UnsupportedModelError
 from identilens.models import Lens
 from identilens.models import proof as proofs
 from identilens.models.interface import AttentionCall
-from identilens.models.proof import Check, Proof, drawn_places
+from identilens.models.proof import Proof
 
 TEXTS = [ids(9), ids(6)]
 PICTURES = {"pixel_values": torch.linspace(-2, 2, 2 * 3 * 12 * 12).reshape(2, 3, 12, 12).sin()}
@@ -195,23 +195,6 @@ def test_a_model_that_hides_every_key_and_computes_nan_is_refused():
         next(lens.capture([[5, 6, 7]], weights=True))
 
 
-def test_the_worst_figure_stays_and_nothing_is_worse_than_no_number():
-    proof = Proof("toy", (), Lens(build("bert")).read([ids(5)]), 0.5, strict=False)
-    for figure in (0.25, 0.75, 0.5):
-        proof._note("order", figure, 1.0, "")
-    assert proof.checks["order"].figure == 0.75
-    assert proof.checks["order"].passed
-    for figure in (0.25, float("nan"), 0.5):
-        proof._note("number", figure, 1.0, "")
-    assert not proof.checks["number"].passed
-
-
-def test_a_figure_passes_up_to_its_limit():
-    assert [Check("one", figure, 0.5, "").passed for figure in (0.5, 0.51, float("nan"))] == [
-        True, False, False,
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("errors", "said"),
     [
@@ -234,16 +217,6 @@ def test_a_deviation_counts_if_it_is_there_again_under_capture(monkeypatch, erro
             proof.conclude("plain", "captured", lambda handler: handler)
     assert asked == ["captured", AttentionCall.run][: len(errors)]
     assert left == []
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_calls_too_many_or_few_are_counted_and_numbers_without_end_prove_nothing():
-    proof = Proof("toy", (object(),), Lens(build("bert")).read([ids(5)]), 0.5)
-    with pytest.raises(UnsupportedModelError, match="failed"):
-        proof.conclude(None, None, None)
-    proof._calls, proof.finite = 1, False
-    proof.conclude(None, None, None)
-    assert [check.figure for check in proof.checks.values()] == [1.0]
 
 
 def called(batch=1, heads=2, queries=5, keys=5, mask=None, **given):
@@ -271,36 +244,6 @@ def test_calls_of_another_form_are_refused(call, said):
     proof._check_layout(called())
     with pytest.raises(UnsupportedModelError, match=said):
         proof._check_layout(call)
-
-
-def test_of_a_large_call_drawn_rows_are_checked_with_both_ends(monkeypatch):
-    monkeypatch.setattr(proofs, "_ENTRIES", 2 * 3 * 7 * 40)
-    monkeypatch.setattr(proofs, "_DRAWN", 2 * 3 * 7 * 12)
-
-    def rows(kept, keys=7, **changed):
-        lengths = SimpleNamespace(of=lambda text, *_: (kept[text], keys))
-        sites = [SimpleNamespace(kind="encoder")] * 2
-        proof = SimpleNamespace(lengths=lengths, sites=sites, items=[None, None])
-        call = replace(called(2, 3, max(kept), keys), **changed)
-        return Proof._checked_rows(proof, call)
-
-    assert rows((40, 40)) == [*range(40)]
-    few = rows((41, 41))
-    assert 12 <= len(few) <= 12 + 8
-    assert (few[0], few[-1]) == (0, 40)
-    assert few != rows((41, 41), index=1), "each layer draws its own"
-    assert len(rows((41, 41), 700)) <= 16, "a row of many keys is a row"
-    padded = rows((41, 9), 700)
-    assert len([row for row in padded if row < 9]) >= 8, "a short text has rows of its own"
-    assert 8 in padded
-
-
-def test_places_are_drawn_with_the_last_and_then_the_first():
-    assert drawn_places(9, 1, 0) == [8]
-    assert drawn_places(9, 9, 0) == drawn_places(9, 99, 0) == [*range(9)]
-    assert {8} < set(drawn_places(9, 2, 5))
-    assert {0, 8} < set(drawn_places(9, 3, 5))
-    assert drawn_places(9, 4, 5) != drawn_places(9, 4, 6)
 
 
 @pytest.mark.parametrize("run", ["a row of one layer", "the keys that are seen", "a head's block"])

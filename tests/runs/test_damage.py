@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import identilens as idl
-from helpers.audits import Plan, made_audit, words
 from helpers.killing import contents, interrupted, same
 from helpers.toy import Toy, ToyStudy, toy
 from identilens.errors import InputError, OutputFolderError
@@ -35,6 +34,9 @@ def test_a_run_without_its_provenance_is_left_alone(tmp_path):
             toy(out=tmp_path / "run", **options)
     assert contents(tmp_path / "run") == left
     same(toy(out=tmp_path / "run", overwrite=True), toy())
+    (tmp_path / "run" / "manifest.txt").unlink()
+    with pytest.raises(OutputFolderError, match="manifest"):
+        toy(out=tmp_path / "run", overwrite=True)
 
 
 @pytest.mark.parametrize("content", ["{", "[1]", "{}", '{"format": 1, "analysis": "toy"}'])
@@ -125,12 +127,11 @@ def test_a_table_of_other_types_is_damaged(tmp_path, column):
 
 
 def test_a_table_that_the_manifest_does_not_list_is_empty(tmp_path):
-    audit = made_audit([[Plan(words(6), words(6))]])
-    audit.save(tmp_path / "run")
+    toy(out=tmp_path / "run")
     manifest = tmp_path / "run" / "manifest.txt"
     listed = manifest.read_text().splitlines()
-    manifest.write_text("".join(f"{name}\n" for name in listed if name != "token_types.parquet"))
-    (tmp_path / "run" / "token_types.parquet").unlink()
-    again = type(audit).load(tmp_path / "run")
-    assert again.token_types.is_empty()
-    assert again.table.equals(audit.table)
+    manifest.write_text("".join(f"{name}\n" for name in listed if name != "notes.parquet"))
+    (tmp_path / "run" / "notes.parquet").unlink()
+    again = Toy.load(tmp_path / "run")
+    assert again.notes.is_empty()
+    assert again.table["number"].to_list() == [1, 2, 3]

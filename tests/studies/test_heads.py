@@ -10,8 +10,8 @@ import pytest
 from identilens.errors import InputError
 from identilens.runs.study import Output
 from identilens.studies import head_views
-from identilens.studies.head_views import axis_tokens, file_name, head_name, of_whole_groups
-from identilens.studies.heads import PartsByText, Place, RowStudy, TextHeads, joined, named_places
+from identilens.studies.head_views import axis_tokens, of_whole_groups
+from identilens.studies.heads import PartsByText, RowStudy, TextHeads, named_places
 from identilens.studies.settings import RowSettings
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -64,10 +64,6 @@ def test_words_begin_and_end_with_tokens(names, requested, places):
         assert named_places(names, requested, 0) == places
 
 
-def test_the_last_position_of_tokens_without_that_name():
-    assert named_places(("a", "b"), "last", 0) == [1]
-
-
 @pytest.mark.parametrize("word", ["last", " last"])
 def test_last_is_the_last_position_also_where_a_token_has_that_name(word):
     assert named_places(("a", word, "b"), "last", 0) == [2]
@@ -89,12 +85,6 @@ class Spot(NamedTuple):
 
 
 SITES = [Spot(0), Spot(3)]
-
-
-def test_heads_of_every_text():
-    heads = TextHeads([], [], [(SITES[0], 0), (SITES[1], 1)])
-    assert heads.places(2) == [Place(2, SITES[0], 0), Place(2, SITES[1], 1)]
-    assert heads.places(0)[1].key("raw") == "text0.layer3.head1.encoder.raw"
 
 
 class Rows(RowStudy):
@@ -164,29 +154,11 @@ def test_rows_of_a_head_come_a_few_at_a_time_and_it_is_read_once():
         Rows(heads([9, 8]), ("i", "j"))
 
 
-def test_outputs_are_joined_and_all_tables_are_there():
-    schema = {"table": {"row": pl.Int64}, "more": {"word": pl.String}}
-    none = joined(schema, [])
-    assert {name: table.schema for name, table in none.tables.items()} == schema
-    outputs = [
-        Output({"table": pl.DataFrame({"row": [n]}), "more": pl.DataFrame({"word": ["w"]})}, {f"m{n}": n}, {n: ["t"]})
-        for n in (1, 2)
-    ]  # fmt: skip
-    both = joined(schema, iter(outputs))
-    assert both.tables["table"]["row"].to_list() == [1, 2]
-    assert (both.matrices, both.tokens) == ({"m1": 1, "m2": 2}, {1: ["t"], 2: ["t"]})
-
-
 ROW = {"text": 1, "layer": 2, "head": 3, "kind": "cross"}
 FRAME = pl.DataFrame({
     "text": [0, 0, 1, 1, 1], "layer": 0, "head": [1, 1, 0, 0, 0], "kind": ["cross"] * 2 + ["encoder"] * 3,
     "value": [1.0, 2.0, 3.0, 4.0, 5.0],
 })  # fmt: skip
-
-
-def test_what_heads_are_called():
-    assert head_name(ROW) == "text 1, cross layer 2, head 3"
-    assert file_name(ROW) == "text1_layer2_head3_cross"
 
 
 @pytest.mark.parametrize(("budget", "rows"), [(0, 2), (2, 2), (4, 2), (5, 5), (9, 5)])

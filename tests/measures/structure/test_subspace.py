@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from helpers.heads import doubles, normals, random_weights, seeded, seeds
+from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.structure import against_subspace
 from identilens.measures.structure.subspace import Subspace, column_projector, subspace_of
@@ -108,3 +109,5 @@ def test_directions_are_chosen_by_their_share_of_texts():
     assert held.effective_dimension(0.96).tolist() == [3]
     assert held.effective_dimension(0.5).tolist() == [1]
     assert held.effective_dimension(1.0).tolist() == [4]
+    with pytest.raises(InputError, match="share"):
+        held.projector(2.0)

@@ -51,16 +51,6 @@ def test_exact_agrees_with_reverse_mode(family):
         assert all(not norms.variances.any() for norms in found)
 
 
-def test_entries_agree_with_reverse_mode_one_by_one():
-    hidden = hidden_map("bert")
-    for norms, expected in zip(
-        jacobian_norms(hidden, hidden.inputs, method="exact"),
-        reverse_norms(hidden, hidden.inputs),
-        strict=True,
-    ):
-        torch.testing.assert_close(norms.squares, expected, rtol=1e-8, atol=0)
-
-
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
 def test_exact_agrees_with_finite_differences(family):
     hidden = hidden_map(family, length=5)
@@ -123,19 +113,6 @@ def test_sketch_is_unbiased_and_its_error_is_truthful(probes, leading):
     within = ((squares - truth).abs() <= 2 * variances.sqrt()).float().mean()
     # Of few random probes (here 4 to 16) the error estimate is heavy-tailed: Student's t, not normal.
     assert float(within) > (0.78 if probes == 6 else 0.88)
-
-
-def test_error_covers_the_truth_on_a_model():
-    hidden = hidden_map("bert")
-    truth = jacobian_norms(hidden, hidden.inputs, method="exact")
-    inside, seen = 0.0, 0.0
-    for seed in range(5):
-        for one, other in zip(
-            jacobian_norms(hidden, hidden.inputs, probes=20, seed=seed), truth, strict=True
-        ):
-            inside += float(((one.squares - other.squares).abs() <= 2 * one.variances.sqrt()).sum())
-            seen += one.squares.numel()
-    assert 0.88 < inside / seen < 0.99
 
 
 def test_leading_directions_lower_the_error():

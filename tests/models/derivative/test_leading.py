@@ -8,7 +8,6 @@ from helpers.heads import doubles, normals
 from identilens.errors import InputError, NumericalError
 from identilens.models.derivative.jacobian import (
     check_probes,
-    chunk_size,
     estimate,
     leading_directions,
     orthonormal_probes,
@@ -74,22 +73,3 @@ def test_norms_of_sums_over_probes_by_hand():
     assert float(rounded.variances) == 0
     with pytest.raises(NumericalError, match="NaN or infinite"):
         estimate(sums * torch.inf, 6, 3, 1)
-
-
-def test_as_many_pieces_fit_as_the_budget_allows():
-    def work(pieces):
-        return torch.ones(1000 + 500 * pieces).double() * 1
-
-    with pytest.raises(InputError) as refused:
-        chunk_size(work, 9, 1, "row")
-    least = int(str(refused.value).split("needs ")[1].split(" ")[0])
-    assert chunk_size(work, 9, least, "row") == 1
-    assert chunk_size(work, 9, 10**9, "row") == 9
-    assert chunk_size(work, 9, least + 5000, "row", reserved=5000) == 1
-    with pytest.raises(
-        InputError,
-        match=rf"memory_budget={least - 1} bytes is too small: one row of this text needs",
-    ):
-        chunk_size(work, 9, least - 1, "row")
-    with pytest.raises(InputError, match="is too small"):
-        chunk_size(work, 9, least + 5000, "row", reserved=5002)

@@ -7,7 +7,6 @@ from torch.testing import assert_close
 
 import identilens as idl
 from helpers import zoo
-from identilens.errors import InputError
 from identilens.measures.attention import certain_mass, maximum_entropy_alternative
 from identilens.models.reading import read_head
 from identilens.studies.alternatives.result import Alternatives
@@ -168,12 +167,6 @@ def test_heads_that_share_keys_take_new_ones_together():
                 design @ torch.linalg.lstsq(design, logits[:, None], driver="gelsd").solution[:, 0]
             )
             assert_close(fitted, logits, atol=1e-6, rtol=1e-6)
-
-
-def test_sinks_are_refused():
-    lens = idl.Lens(zoo.build("gpt_oss"))
-    with pytest.raises(InputError, match="attention"):
-        idl.alternatives(lens, {"input_ids": torch.arange(5, 30)[None]}, layers=0, heads=0)
 
 
 def test_identifiable_attention_is_left_where_it_is(bundled):

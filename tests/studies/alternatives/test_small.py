@@ -1,7 +1,5 @@
 """Alternatives of heads that share keys, and of heads that have none, on models small enough for every run."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 import transformers as hf
@@ -9,7 +7,6 @@ from torch.testing import assert_close
 
 import identilens as idl
 from helpers import zoo
-from helpers.heads import doubles
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.determined import certain_mass
 from identilens.models.explaining import Exact
@@ -17,7 +14,7 @@ from identilens.models.reading import read_head
 from identilens.models.substitution import ModelRun
 from identilens.studies.alternatives import groups
 from identilens.studies.alternatives.groups import made
-from identilens.studies.alternatives.search import entropy_note, logit_rank, or_note
+from identilens.studies.alternatives.search import or_note
 from identilens.studies.alternatives.study import compare_runs
 
 
@@ -130,41 +127,6 @@ def test_without_parameters_of_its_own_a_head_moves_its_queries_and_keys():
     logits = head.scaling * found.queries @ found.keys.mT
     assert_close(logits.softmax(-1), found.weights, atol=1e-12, rtol=0)
     assert head.output_error(found.weights) < 1e-12
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_what_queries_and_keys_give_the_most_even_weights():
-    plain = {
-        "softcap": None, "follows_logits": True, "bias_fixed": True, "group": 1, "d_k": 3,
-        "values": torch.eye(4).double(),
-    }  # fmt: skip
-
-    def note(size=3, **given):
-        return entropy_note(SimpleNamespace(**plain | given), SimpleNamespace(needed_d_k=size))
-
-    assert note() == "queries and keys of size 3 produce it (the head's own size suffices: d_k = 3)"
-    assert note(4) == "queries and keys of size 4 produce it (more than the head has: d_k = 3)"
-    opened = "the weights are not softmax(s Q Kᵀ + bias): whether queries and keys give it is open"
-    assert note(follows_logits=False) == note(bias_fixed=False) == note(softcap=1.0) == opened
-    shared = note(group=2)
-    assert shared.startswith(
-        "queries and keys of size 3 produce it (the head's own size suffices: d_k = 3); the keys"
-    )
-    assert "serve 2 query heads and cannot be changed for one alone" in shared
-    assert note(group=3, d_k=2).startswith(
-        "queries and keys of size 3 produce it (more than the head has: d_k = 2)"
-    )
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_ranks_of_logits_are_given_where_they_are_known():
-    head = SimpleNamespace(visible=None, bias=None, rows=None)
-    weights = doubles([[1.0, 0, 0], [2, 0, 0], [0, 1, 0]]).softmax(-1)
-    assert (logit_rank(head, weights[:2]), logit_rank(head, weights)) == (1, 2)
-    assert logit_rank(head, None) is None
-    assert logit_rank(head, weights.clone().fill_(0.0)) is None
-    for name in ("visible", "bias", "rows"):
-        assert logit_rank(SimpleNamespace(**vars(head) | {name: weights}), weights) is None
 
 
 def test_rows_that_are_asked_for_change_alone(grouped):

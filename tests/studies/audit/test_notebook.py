@@ -7,14 +7,15 @@ import altair as alt
 import polars as pl
 import pytest
 
-from helpers.audits import SCRIPT, mixed_audit
 from helpers.browsing import Visit
+from helpers.pages import SCRIPT
+from helpers.written import audited
 from identilens.charts.kit import choose, lines
 
 
 @pytest.fixture(scope="module")
 def shown():
-    return mixed_audit()._repr_html_()
+    return audited(model={"name": SCRIPT})._repr_html_()
 
 
 def test_an_audit_shows_itself(shown):

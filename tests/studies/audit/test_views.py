@@ -7,52 +7,32 @@ import torch
 from torch.testing import assert_close
 
 import identilens as idl
-from helpers.audits import SCRIPT, Plan, made_audit, mixed_audit, words
 from helpers.browsing import Visit
+from helpers.pages import SCRIPT
+from helpers.zoo import build, ids
 from identilens.studies.audit.maps import fitting_maps, kept_maps
 
 
 @pytest.fixture(scope="module")
-def mixed():
-    return mixed_audit()
-
-
-@pytest.fixture(scope="module")
 def small():
-    return made_audit([[Plan(words(n), words(n))] for n in (3, 7, 12)], keep=[0, 2])
+    return idl.audit(idl.Lens(build("bert")), [ids(20), ids(6, 1)], examples=2)
 
 
-@pytest.fixture(scope="module")
-def report(mixed, tmp_path_factory):
-    return mixed.to_html(tmp_path_factory.mktemp("report") / "new" / "report.html")
-
-
-def test_the_report_asks_for_nothing_and_runs_no_token(report):
-    page = report.read_text("utf-8")
-    assert SCRIPT not in page
-    written = re.sub(r"<script[^>]*>.*?</script>", "<script>", page, flags=re.DOTALL)
-    assert written.count("<script") == 4
-    assert not re.search(r'(?:src|href|action)="(?!#|data:)', written)
-
-
-def test_what_does_not_fit_leaves_out_whole_layers_and_is_said_beside_the_maps(monkeypatch):
-    audit = made_audit([[Plan(words(20), words(20))], [Plan(words(6), words(6))]], keep=[0, 1])
-    kept = kept_maps(audit.table, audit.matrices)
-    budget = int((10 * (6 * 36 + 3 * 400) + 12 * 4 * (6 * 6 + 3 * 20)) / 6) + 1
-    shown = fitting_maps(kept, budget)
-    assert shown.select("text", "layer", "head").rows() == [(0, 0, 0), (0, 0, 1), (0, 0, 2)]
-    assert fitting_maps(kept, 10).is_empty()
+def test_what_does_not_fit_leaves_out_whole_layers_and_is_said_beside_the_maps(small, monkeypatch):
+    kept = kept_maps(small.table, small.matrices)
     assert fitting_maps(kept).equals(kept)
+    budget = next(size for size in range(10**6) if len(fitting_maps(kept, size)))
+    assert fitting_maps(kept, budget).select("layer", "head").rows() == [(0, at) for at in range(4)]
     monkeypatch.setattr(
         "identilens.studies.audit.result.fitting_maps", lambda held: fitting_maps(held, budget)
     )
-    [section] = [one for one in audit.sections() if one.anchor == "maps"]
-    assert len(section.maps) == 3
-    assert "saved 12 maps. To keep this file small, it shows 3" in section.text[1]
+    [section] = [one for one in small.sections() if one.anchor == "maps"]
+    assert len(section.maps) == 4
+    assert "saved 16 maps. To keep this file small, it shows 4" in section.text[1]
 
 
-def test_a_click_on_a_head_in_a_chart_opens_its_map(browser, report):
-    visit = Visit(browser, report)
+def test_a_click_on_a_head_in_a_chart_opens_its_map(browser, small, tmp_path):
+    visit = Visit(browser, small.to_html(tmp_path / "new" / "report.html"))
     cell = visit.page.locator("#measures-0 .mark-rect path").nth(4)
     layer, head = (
         re.search(rf"{name}: (\d+)", cell.get_attribute("aria-label"))[1]

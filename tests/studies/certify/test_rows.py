@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from helpers.heads import doubles, normals, seeded
-from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals, norm_share, removal_effect
 from identilens.studies.certify.rows import (
@@ -103,9 +102,3 @@ def test_determined_rests_on_the_interval_not_on_directions():
     )
     assert found["verdict"][0] == DETERMINED
     assert (found["lo"][0], found["hi"][0]) == pytest.approx((0.93, 0.96))
-
-
-def test_what_is_no_distribution_is_refused():
-    weights, T = row_of()
-    with pytest.raises(InputError, match="sum to 1"):
-        of_head(weights / 2, T, None)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from math import isnan
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -10,17 +9,16 @@ import torch
 from scipy.stats import spearmanr
 
 import identilens as idl
-from helpers.heads import doubles, seeded
+from helpers.heads import seeded
 from helpers.written import decided
 from helpers.zoo import build, ids
-from identilens.linalg import ProjectedValues
 from identilens.measures.explanations.orders import removal_sets
 from identilens.models.reading import read_head
 from identilens.models.rollouts import final_rollouts
 from identilens.models.substitution import Rows
 from identilens.studies.faithfulness import rows as row_tests
 from identilens.studies.faithfulness.evaluation import evaluate
-from identilens.studies.faithfulness.rows import SampledMap, determinacy, sampled_maps
+from identilens.studies.faithfulness.rows import sampled_maps
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
 from identilens.studies.faithfulness.study import faithfulness
 from identilens.studies.heads import TextHeads
@@ -203,26 +201,6 @@ def test_the_finding_says_which_orders_are_not_better_than_random_ones():
     one = found.summary().numbers
     assert one["random"] == pytest.approx(sum(range(19)) / 19 / 64 + 0.03125)
     assert len(found.token_lines()) == 2
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_alternatives_agree_by_their_own_explanations(monkeypatch):
-    """Weights of a row over keys with values 0, 1 and 1; only the row that sees all has others."""
-    weights = doubles([[1.0, 0.0, 0.0], [0.5, 0.25, 0.25]])
-    other = doubles([[1.0, 0.0, 0.0], [0.5, 0.1, 0.4]])
-    seen = torch.tensor([[True, False, False], [True, True, True]])
-    head = SimpleNamespace(projected=ProjectedValues.of(doubles([[0.0], [1.0], [1.0]])))
-    drawn = SampledMap({"layer": 3}, head, [0, 2], weights, seen, [1], {}, None, None)
-    monkeypatch.setattr(row_tests, "explanations", lambda drawn, weights: {"raw": weights})
-    [table] = determinacy(drawn, {"raw": weights}, "drawn", torch.stack([other, weights]))
-    [row] = pl.DataFrame(table).to_dicts()
-    assert (row["query"], row["layer"]) == (2, 3)
-    assert row["total_variation"] == pytest.approx(0.075)
-    # Ranks 2, −1, −1 and 1 or 2, −1 or −2, …: the cosine, and 1 for the weights themselves.
-    assert row["agreement"] == pytest.approx((1 + 6**-0.5 * 8**-0.5 * 6) / 2)
-    even = {"raw": torch.ones_like(weights)}
-    [none] = determinacy(drawn, even, "drawn", other[None])
-    assert isnan(none["agreement"][0])
 
 
 def test_maps_and_rows_are_drawn_from_the_seed_and_the_text():

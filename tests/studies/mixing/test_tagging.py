@@ -6,7 +6,7 @@ from helpers.treebanks import SENTENCES
 from identilens.measures.mixing import boxes_by_tag
 from identilens.runs.conllu import TaggedText, Word, read_conllu
 from identilens.studies.mixing.study import mixing
-from identilens.studies.mixing.tagging import NO_WORD, TAG_COLUMNS, tag_tokens
+from identilens.studies.mixing.tagging import NO_WORD, tag_tokens
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,6 @@ def test_sub_words_take_the_tag_of_their_word(bundled, sentences):
     assert len(pieces) >= 3
     assert set(pieces) == {"RB"}
     assert tags[-2:] == [".", "[SEP]"]
-
-
-def test_tags_have_their_columns_without_any_text_too(bundled, sentences):
-    for texts in (sentences, []):
-        assert tag_tokens(texts, bundled.tokenizer).schema == TAG_COLUMNS
 
 
 def test_pairs_and_tokens_outside_of_words(bundled):

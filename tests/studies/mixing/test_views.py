@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.audits import SCRIPT
 from helpers.browsing import Visit
 from helpers.mixings import tagged_mixing, tricky_mixing
+from helpers.pages import SCRIPT
 from identilens.measures.mixing import by_relative_position
 from identilens.studies.mixing.single import token_maps
 

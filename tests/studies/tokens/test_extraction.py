@@ -2,7 +2,6 @@
 
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -60,16 +59,6 @@ def test_of_an_encoder_decoder_the_encoder_is_read(tmp_path):
             torch.tensor([TEXTS[2]]), output_hidden_states=True
         ).hidden_states
     assert_close(found.layers[:, 12:24], torch.stack(states)[:, 0], rtol=1e-4, atol=1e-5)
-
-
-def test_the_file_is_a_plain_array_that_is_mapped(tmp_path):
-    found = extract(Lens(build("bert")), TEXTS, tmp_path)
-    [folder] = tmp_path.iterdir()
-    [file] = folder.iterdir()
-    assert file.name == "states.npy"
-    np.testing.assert_array_equal(np.load(file, allow_pickle=False), found.layers.numpy())
-    found.layers[0, 0] = 7.0
-    assert not (np.load(file)[0, 0] == 7.0).all()
 
 
 def test_reused_while_model_and_texts_are_unchanged(tmp_path, monkeypatch):

@@ -212,26 +212,6 @@ def hand_made(layers):
     return run
 
 
-@pytest.mark.parametrize(
-    ("probe", "distance"),
-    [("linear", "cosine"), ("linear", "l2"), ("mlp", "cosine"), ("mlp", "l2"), ("ridge", "l2")],
-)
-def test_exact_for_an_invertible_map_and_chance_for_random_states(probe, distance):
-    generator = seeded()
-    inputs = torch.randn(sum(LENGTHS), 8, generator=generator)
-    mixed = inputs @ (
-        torch.linalg.qr(torch.randn(8, 8, generator=generator))[0] * torch.linspace(0.5, 2, 8)
-    )
-    noise = torch.randn(inputs.shape, generator=generator)
-    table = hand_made(torch.stack([inputs, mixed, noise]))((probe, distance))
-    first, second = table.to_dicts()
-    assert first["rate"] == 1.0
-    assert first["token_rate"] == 1.0
-    spread = (second["chance"] * (1 - second["chance"]) / second["tokens"]) ** 0.5
-    assert abs(second["rate"] - second["chance"]) < 4 * spread
-    assert second["chance"] == pytest.approx(second["sentences"] / second["tokens"])
-
-
 def test_chunks_change_nothing(monkeypatch):
     layers = torch.randn(2, sum(LENGTHS), 8, generator=seeded())
     run = hand_made(layers + 0.5 * layers[:1])
