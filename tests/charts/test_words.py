@@ -1,14 +1,11 @@
 """Words that charts and pages share: lines of marked tokens, cells of tables, names of files, facts of a run."""
 
-import json
 import re
 
 import polars as pl
 import pytest
 import torch
 
-from identilens.charts import lines
-from identilens.charts.figures import LayerChart, figure
 from identilens.charts.labels import cell, file_names, said, shortened, visible_text, word_pieces
 from identilens.charts.notebook import MapView
 from identilens.charts.page import table_html
@@ -20,7 +17,7 @@ from identilens.charts.token_lines import (
     notebook_html,
     style,
 )
-from identilens.charts.viewer import TokenMap, fitting, looks_script, map_characters, viewer_data
+from identilens.charts.viewer import TokenMap
 
 STRONG, FRAMED, PLAIN = Mark("sure", "●", 0, True), Mark("free", "△", 1), Mark("none", "·", None)
 LINE = TokenLine(
@@ -131,44 +128,9 @@ def token_map(interest, keys=("c", "d"), n=2):
     )
 
 
-def test_maps_that_fit_and_how_the_viewer_reads_them():
-    maps = [token_map(1), token_map(3, ("a", "b")), token_map(2)]
-    one = maps[0].characters
-    assert [map_characters(bits) for bits in (0, 1, 24, 25)] == [0, 4, 4, 8]
-    assert fitting(maps, 3 * one) == maps
-    assert fitting(maps, 2 * one) == maps[1:]
-    assert fitting(maps, one) == [maps[1]]
-    assert fitting(maps, one - 1) == []
-    data = viewer_data(maps)
-    assert (data["first"], data["rules"]) == (1, None)
-    assert data["tokens"] == [["a", "b"], ["c", "d"]]
-    assert [(row["queries"], row["keys"]) for row in data["maps"]] == [(0, 1), (0, 0), (0, 1)]
-    assert {row["note"] for row in data["maps"]} == {"note"}
-    looks = json.loads(looks_script().removeprefix("window.identilensLooks = ").rstrip(";\n"))
-    assert list(looks) == ["light", "dark"]
-
-
 def test_the_viewer_as_a_file(tmp_path):
     view = MapView([token_map(1), token_map(2)], 0)
     path = view.to_html(tmp_path / "new" / "map.html")
     assert path.read_text("utf-8") == view.html()
     held = re.search(r'"first":(\d)', view.html())
     assert held[1] == "0"
-
-
-def test_a_chart_in_a_notebook_and_in_a_page():
-    chart = lines(pl.DataFrame({"x": [0, 1], "y": [1.0, 2.0]}), "x", "y", title="A <title>")
-    assert isinstance(chart, LayerChart)
-    shown = chart._repr_mimebundle_()
-    assert list(shown) == ["text/html"]
-    assert shown["text/html"].startswith('<iframe srcdoc="')
-    assert shown["text/html"].endswith(
-        'title="Chart" style="width: 100%; height: 420px; border: 0"></iframe>'
-    )
-    data = {"charts": {}, "datasets": {}}
-    assert figure("one", chart, "Section", data) == {
-        "id": "one", "title": "A <title>", "description": "A <title>",
-    }  # fmt: skip
-    assert "title" not in data["charts"]["one"]
-    assert data["charts"]["one"].keys().isdisjoint({"config", "$schema", "datasets"})
-    assert len(data["datasets"]) == 1

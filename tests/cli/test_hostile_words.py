@@ -5,18 +5,9 @@ import pytest
 
 from helpers.command import failing
 from identilens.errors import SettingError
-from identilens.runs.settings import parse_numbers
 from identilens.runs.tables import markdown_table, markdown_text
 
 LONG = "a" * 100_000
-
-
-@pytest.mark.parametrize(
-    "words", ["0-99999999999999999999", "9" * 5000, "1_0", "٣", "-1--99999999999999999999", "3-1"]
-)
-def test_numbers_that_are_none_are_no_numbers(words):
-    with pytest.raises(ValueError, match=r"\S"):
-        parse_numbers(words)
 
 
 @pytest.mark.parametrize(

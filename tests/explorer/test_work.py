@@ -14,7 +14,6 @@ from identilens.explorer.work import (
     broken_row,
     changed,
     given_up,
-    in_numbers,
     measured,
     most_tokens,
     moved_row,
@@ -121,19 +120,6 @@ def test_an_alternative_keeps_the_output_and_the_model(at, lens):
         ("encoder", 0), ("encoder", 1), ("encoder", 2),
     ]  # fmt: skip
     assert found["logits_change"] < 1e-9
-
-
-def test_distances_and_errors_by_hand(at):
-    head = at.head(1, 2, "decoder")
-    other = head.attention.clone()
-    other[5] = 0.0
-    other[5, 0] = 1.0
-    found = in_numbers(head, other)
-    distance = (other - head.attention).abs().sum(-1) / 2
-    assert found["distance"] == pytest.approx(float(distance.mean()))
-    before, after = (one @ head.values @ head.output_projection for one in (head.attention, other))
-    assert found["output_error"] == pytest.approx(float((after - before).norm() / before.norm()))
-    assert work._relative(doubles([0.3, 0.4]), doubles([0.3, 0.5])) == pytest.approx(0.2)
 
 
 def test_what_changes_in_states_and_next_tokens(at, lens, monkeypatch):

@@ -23,7 +23,6 @@ class KeyGroup:
         query_inputs: D_Q, the size of x where queries are made, plus 1 with a bias.
         key_inputs: D_K, the size of x where keys are made, plus 1 with a bias.
         key_bias: Whether keys have a bias.
-        table: Number of entries of a head's table of position biases that the text uses; they are parameters too.
     """
 
     counts: Sequence[int]
@@ -34,7 +33,6 @@ class KeyGroup:
     query_inputs: int
     key_inputs: int
     key_bias: bool = False
-    table: int = 0
 
     @property
     def d_k(self):
@@ -43,11 +41,7 @@ class KeyGroup:
 
     @property
     def parameters(self):
-        """d_k (H D_Q + D_K) and the tables: the entries of the W_Q and W_K, biases included."""
-        return self._linear + self.heads * self.table
-
-    @property
-    def _linear(self):
+        """d_k (H D_Q + D_K): the entries of the W_Q and W_K, biases included."""
         return self.d_k * (self.heads * self.query_inputs + self.key_inputs)
 
     @property
@@ -102,12 +96,8 @@ class KeyGroup:
         stacked = [min(count, most + 1) for count in counts for _ in range(self.heads)][-last:]
         reached = free_rank(stacked, self.d_k)
         if counts and self.heads * len(counts) >= self.d_k < counts[-1]:
-            reached = min(reached, self._linear - self._undone(len(counts), counts[-1]))
-        # A constant in the whole table changes no weight.
-        return min(
-            self.heads * sum(count - 1 for count in counts),
-            reached + self.heads * max(0, self.table - 1),
-        )
+            reached = min(reached, self.parameters - self._undone(len(counts), counts[-1]))
+        return min(self.heads * sum(count - 1 for count in counts), reached)
 
     def _undone(self, queries, keys):
         """Return the gauge on a text of so many queries and keys without a mask.
@@ -123,32 +113,3 @@ class KeyGroup:
         of_keys = sum(size * max(least, d_k + 1 - over) for size, _, least in blocks)
         unused = self.heads * max(0, self.query_inputs - queries) + max(0, self.key_inputs - keys)
         return max(self.commutant, of_queries + of_keys - d_k * d_k) + d_k * unused
-
-
-def latent_gauge(heads, plain, turned, *, shared=True, queries=0, rank=None):
-    """Return the dimension of the gauge of heads with latent keys (DeepSeek-AI 2024) on long texts.
-
-    Every head has ``plain`` coordinates of queries and keys made from latent vectors; the ``turned`` pairs of the keys
-    are made from the input for all heads at once: H p² + 2 Σ μ². Where the shared keys do not move (``shared`` False),
-    only H p² is left. If the map to the queries' normed latent vectors of size ``rank`` moves too, an orthogonal matrix
-    may turn them, their length has no effect, and of the Gram matrix of the map only as many entries show as there are
-    ``queries`` that see two keys: R (R − 1) / 2 + max(1, R (R + 1) / 2 − n + 1) more, for R <= H d_k and R <= d_model.
-    """
-    own = heads * plain**2 + (2 * sum(count**2 for count in turned) if shared else 0)
-    if rank is None:
-        return own
-    return own + rank * (rank - 1) // 2 + max(1, rank * (rank + 1) // 2 - queries + 1)
-
-
-def normed_gauge(heads, plain, turned, *, unit_gain):
-    """Return the dimension of the gauge of heads whose queries and keys are normed (q / ‖q‖) before they are turned.
-
-    On long texts and without an ε in the norm: each W_Q and the W_K may be scaled, H + 1. Only an orthogonal G leaves
-    all norms as they are, and a gain per coordinate after the norm does not commute with it; with gains of 1 there are
-    p (p − 1) / 2 + Σ μ² more, for rotations of the plain coordinates and unitary matrices of each frequency's pairs.
-    """
-    return (
-        heads
-        + 1
-        + (plain * (plain - 1) // 2 + sum(count**2 for count in turned) if unit_gain else 0)
-    )

@@ -104,24 +104,3 @@ def test_terms_of_a_mask_that_hide_nothing_are_a_bias():
         seen_keys(torch.tensor([0.0, -5.0, least / 4, least / 2, least])).tolist()
         == [True] * 3 + [False] * 2
     )
-
-
-def test_eager_attention_by_hand():
-    query, key, value = drawn(1, 2, 3, 4), drawn(1, 1, 4, 4), drawn(1, 1, 4, 5)
-    bias, mask = drawn(1, 2, 3, 4), torch.zeros(1, 1, 3, 4)
-    mask[..., 3] = -torch.inf
-    output, weights = eager_attention_forward(
-        nn.Module(), query, key, value, mask, 0.5, position_bias=bias
-    )
-    logits = 0.5 * query @ key.mT + bias + mask
-    assert_close(weights, logits.softmax(-1))
-    assert_close(output, (logits.softmax(-1) @ value).transpose(1, 2))
-    module = nn.Module().train()
-    torch.manual_seed(0)
-    _, dropped = eager_attention_forward(module, query, key, value, None, 0.5, dropout=0.5)
-    assert bool((dropped == 0).any())
-    _, kept = eager_attention_forward(module.eval(), query, key, value, None, 0.5, dropout=0.5)
-    assert not bool((kept == 0).any())
-    half = eager_attention_forward(module, query.half(), key.half(), value.half(), None, 0.5)[1]
-    assert half.dtype == torch.float16
-    assert_close(half.float(), kept, atol=2e-3, rtol=0)

@@ -103,15 +103,6 @@ def test_an_audit_after_training_is_that_of_a_fresh_lens(change):
     assert again.equals(fresh)
 
 
-def test_a_lens_goes_into_another_precision_and_is_looked_into_anew():
-    lens = Lens(build("bert"))
-    item = lens.read(ids(6))[0]
-    before = [site.value_bias.dtype for site in lens.sites(item)]
-    lens.model.double()
-    assert (lens.dtype, lens.facts["dtype"], before[0]) == (torch.float64, "float64", torch.float32)
-    assert next(iter(lens.capture(ids(6)))).layers[0].queries.dtype == torch.float64
-
-
 @pytest.mark.parametrize("given", [False, True])
 def test_calls_of_the_body_or_of_a_model_go_to_a_handler_inside_the_context(given):
     lens, seen = Lens(build("bert")), []

@@ -195,30 +195,6 @@ def test_a_model_that_hides_every_key_and_computes_nan_is_refused():
         next(lens.capture([[5, 6, 7]], weights=True))
 
 
-@pytest.mark.parametrize(
-    ("errors", "said"),
-    [
-        ([0.5], None),
-        ([float("nan"), 0.5], None),
-        (
-            [0.6, 0.7],
-            r"failed with 0.7 \(limit 0.5; relative, by text; if it is large: does the model draw random",
-        ),
-    ],
-)
-def test_a_deviation_counts_if_it_is_there_again_under_capture(monkeypatch, errors, said):
-    proof, asked = Proof("toy", (), Lens(build("bert")).read([ids(5)]), 0.5), []
-    left = list(errors)
-    monkeypatch.setattr(proofs, "deviation", lambda *given: asked.append(given[1]) or left.pop(0))
-    if said is None:
-        proof.conclude("plain", "captured", lambda handler: handler)
-    else:
-        with pytest.raises(UnsupportedModelError, match=f"'outputs unchanged by capture' .*{said}"):
-            proof.conclude("plain", "captured", lambda handler: handler)
-    assert asked == ["captured", AttentionCall.run][: len(errors)]
-    assert left == []
-
-
 def called(batch=1, heads=2, queries=5, keys=5, mask=None, **given):
     module = torch.nn.Linear(1, 1)
     query, key = torch.zeros(batch, heads, queries, 4), torch.zeros(batch, heads, keys, 4)

@@ -232,20 +232,3 @@ def test_a_manifest_lists_names_once_and_in_order(tmp_path):
     manifest.add("d")
     assert manifest.file.read_text().endswith("x/../y\nd\n")
     assert list(manifest.names) == ["a", "d"]
-
-
-def test_files_of_a_run_are_removed_with_folders_that_are_then_empty(tmp_path):
-    manifest = Manifest(tmp_path)
-    for name in ("parts/1", "parts/deep/2", "other/3", "kept", "other/foreign"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    manifest.add("parts/1", "parts/deep/2", "other/3", "kept", "provenance.json", "missing")
-    manifest.remove("other/")
-    assert sorted(path.name for path in (tmp_path / "other").iterdir()) == ["foreign"]
-    manifest.remove(keep=["kept"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["kept", "manifest.txt", "other"]
-    (tmp_path / "provenance.json").touch()
-    manifest.add("later")
-    (tmp_path / "later").touch()
-    manifest.tidy()
-    assert manifest.file.read_text() == "kept\nlater\nprovenance.json\n"

@@ -11,7 +11,7 @@ from identilens.errors import InputError
 from identilens.runs.study import Output
 from identilens.studies import head_views
 from identilens.studies.head_views import axis_tokens, of_whole_groups
-from identilens.studies.heads import PartsByText, RowStudy, TextHeads, named_places
+from identilens.studies.heads import RowStudy, TextHeads, named_places
 from identilens.studies.settings import RowSettings
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -117,24 +117,6 @@ class Heads(TextHeads):
 def heads(lengths):
     items = [SimpleNamespace(tokens={"encoder": tuple("abcdefghijklm"[:n])}) for n in lengths]
     return Heads([], items, [(SITES[0], 0), (SITES[0], 1)])
-
-
-def test_parts_are_made_text_by_text():
-    asked = []
-
-    def of_text(text):
-        asked.append(text)
-        return [(text, part) for part in range([3, 0, 2][text % 3])]
-
-    parts = PartsByText(9, of_text)
-    assert len(parts) == 15
-    assert asked == [*range(9)]
-    expected = [(text, part) for text in range(9) for part in range([3, 0, 2][text % 3])]
-    assert [*parts] == expected
-    assert (parts[-1], parts[4]) == (expected[-1], expected[4])
-    assert len(PartsByText(0, of_text)) == 0
-    with pytest.raises(IndexError):
-        parts[15]
 
 
 def test_rows_of_a_head_come_a_few_at_a_time_and_it_is_read_once():

@@ -2,11 +2,8 @@ import polars as pl
 import pytest
 import torch
 
-from helpers.heads import seeded, uniforms
 from helpers.zoo import tiny_encoder
-from identilens.measures.structure.norm import positive_structure
-from identilens.measures.structure.perturbation import perturbation_directions
-from identilens.studies.perturbation import DRAWS, SHARES, _moves, perturbation_rows
+from identilens.studies.perturbation import _moves, perturbation_rows
 from identilens.studies.perturbation_views import PERTURBATIONS, by_perturbation, norm_correlations
 
 
@@ -45,24 +42,6 @@ def test_means_by_kind():
     assert row["hidden"] == pytest.approx((3 + 300) / 2)
     assert row["count"] == 2
     assert found["perturbation"].to_list()[:3] == ["aware", "breaking", "random"]
-
-
-def test_moves_of_a_draw_have_its_directions_and_one_size_for_every_kind():
-    generator = seeded()
-    weights = uniforms(generator, 6, 6).softmax(-1)
-    structure = positive_structure(weights)
-    moves = {move[:3]: move[3] for move in _moves(weights, structure, seed=2)}
-    assert len(moves) == 3 * DRAWS * (len(SHARES) + 1)
-    drawn = [perturbation_directions(weights, structure, seed=2000 + draw) for draw in range(DRAWS)]
-    reach = min(float(one.norm()) for draw in drawn for one in draw.values())
-    for (name, draw, share), after in moves.items():
-        direction = drawn[draw][name]
-        if share is None:
-            assert torch.allclose(after, weights + direction, atol=1e-12)
-        else:
-            size = share * reach / direction.norm()
-            assert torch.allclose(after, weights + size * direction, atol=1e-12)
-    assert not torch.equal(moves["random", 0, None], moves["random", 1, None])
 
 
 def test_the_change_is_that_of_the_final_states():

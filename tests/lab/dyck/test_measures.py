@@ -8,10 +8,9 @@ import torch
 from helpers.brackets import close_symbol, open_symbol, read_brackets
 from identilens.lab.dyck.balance import SecondLayer, measure_balance
 from identilens.lab.dyck.embeddings import symbol_ids, symbols
-from identilens.lab.dyck.evaluation import closing_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.parsing import parse
-from identilens.lab.dyck.sufficiency import balanced_scores, uniform_transformer
+from identilens.lab.dyck.sufficiency import balanced_scores
 from identilens.lab.dyck.train.measuring import (
     attention_variation,
     random_baselines,
@@ -84,15 +83,6 @@ def test_a_stack_is_stack_like_and_even_attention_is_not():
     even = even / even.sum(-1, keepdim=True)
     spread = stack_likeness(LANGUAGE, even, tokens)
     assert spread["stack_weight"] == pytest.approx(spread["even_weight"], rel=1e-5)
-
-
-def test_accuracies_are_of_places_with_an_answer():
-    model = uniform_transformer(Dyck())
-    tokens = with_start(Dyck().sample_prefixes(30, 40, seeded()))
-    found = closing_accuracy([model], tokens)[0]
-    assert (found.argmax, found.threshold) == (1.0, 1.0)
-    late = closing_accuracy([model], tokens, shortest=31)[0]
-    assert (late.argmax, late.threshold) == (1.0, 1.0)
 
 
 def layer_of(seed, spread=1.0, size=24):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.gauge import KeyGroup, latent_gauge, normed_gauge
+from helpers.gauge import KeyGroup
 from helpers.heads import causal, doubles, normals, seeded
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
@@ -34,10 +34,6 @@ def turn(vectors, turned):
     return torch.cat(
         [torch.view_as_real(pairs * phases).flatten(1), vectors[:, 2 * len(angles) :]], 1
     )
-
-
-def normed(vectors):
-    return vectors / vectors.square().mean(-1, keepdim=True).sqrt()
 
 
 def split(vector, *shapes):
@@ -67,34 +63,25 @@ def draws(seed):
     return lambda *shape: normals(generator, *shape)
 
 
-def group(seed, n, d, heads, turned, plain, d_v, biases, masked, n_query=None, table=0):
+def group(seed, n, d, heads, turned, plain, d_v, biases, masked):
     """A key group with generic parameters and inputs, and its sizes."""
     draw, d_k = draws(seed), plain + 2 * sum(turned)
     inputs, ones = draw(n, d), torch.ones(n, 1).double()
     to_queries, to_keys = (torch.cat([inputs, ones], 1) if bias else inputs for bias in biases)
-    to_queries = to_queries[: n_query or n]
     sizes = (to_queries.shape[1], to_keys.shape[1])
-    visible = causal(n) if masked else torch.ones(n_query or n, n, dtype=torch.bool)
-    apart = (torch.arange(n) - torch.arange(len(visible))[:, None]).clamp(-(table // 2), table // 2)
-    used, entry = (apart * visible).unique(return_inverse=True)
-    entries = len(used) if table else 0
+    visible = causal(n) if masked else torch.ones(n, n, dtype=torch.bool)
 
     def logits(parameters):
-        queries, keys, biases = split(
-            parameters, (heads, d_k, sizes[0]), (d_k, sizes[1]), (heads, entries)
-        )
+        queries, keys = split(parameters, (heads, d_k, sizes[0]), (d_k, sizes[1]))
         keys = turn(to_keys @ keys.T, turned)
-        maps = [turn(to_queries @ one.T, turned) @ keys.T / d_k**0.5 for one in queries]
-        return torch.cat(
-            [one + bias[entry] if table else one for one, bias in zip(maps, biases, strict=True)]
-        )
+        return torch.cat([turn(to_queries @ one.T, turned) @ keys.T / d_k**0.5 for one in queries])
 
     values = inputs @ draw(d, d_v)
-    count = d_k * (heads * sizes[0] + sizes[1]) + heads * entries
+    count = d_k * (heads * sizes[0] + sizes[1])
     tied = tied_heads(logits, count, values, visible, draw)
     return tied, KeyGroup(
         counts=visible.sum(-1).tolist(), ranks=[basis.shape[1] for basis in tied.kept[: len(visible)]], heads=heads,
-        plain=plain, turned=turned, query_inputs=sizes[0], key_inputs=sizes[1], key_bias=biases[1], table=entries,
+        plain=plain, turned=turned, query_inputs=sizes[0], key_inputs=sizes[1], key_bias=biases[1],
     )  # fmt: skip
 
 
@@ -163,83 +150,6 @@ def test_parameters_of_less_than_generic_rank_are_not_regular():
     assert not realisable_dimension(
         moved_to(tied, torch.zeros_like(tied.coordinates.start))
     ).regular
-
-
-@pytest.mark.parametrize(
-    ("seed", "n", "plain", "masked"), [(0, 8, 3, False), (1, 14, 2, True), (2, 9, 2, False)]
-)
-def test_gauge_and_kernel_with_a_table_of_position_biases(seed, n, plain, masked):
-    tied, sizes = group(seed, n, 6, 1, (), plain, 2, (False, False), masked, table=5)
-    found = realisable_dimension(tied)
-    assert sizes.table > 2
-    assert lost(found) == (sizes.gauge, sizes.kernel)
-
-
-@pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize(
-    ("heads", "plain", "turned", "moves"),
-    [
-        (1, 3, (1,), "own"), (1, 2, (2,), "own"), (2, 2, (1,), "shared"), (3, 1, (1, 1), "shared"),
-        (2, 2, (1,), "all"),
-    ],
-)  # fmt: skip
-def test_gauge_and_kernel_of_latent_keys(heads, plain, turned, moves, masked):
-    draw, pairs = draws(heads + plain), 2 * sum(turned)
-    d_k, d, latent, d_v, n = plain + pairs, plain + pairs + 3, plain + pairs, 3, 26
-    inputs, down, shared, keys_latent = (
-        draw(n, d), draw(latent, d), draw(pairs, d), normed(draw(n, plain + 2)),
-    )  # fmt: skip
-    shapes = [(heads, d_k, latent), (heads, plain, plain + 2)]
-    shapes += {"own": [], "shared": [(pairs, d)], "all": [(pairs, d), (latent, d)]}[moves]
-
-    def logits(parameters):
-        to_queries, to_keys, *more = split(parameters, *shapes)
-        rotary, first = (*more, *(shared, down)[len(more) :])
-        turned_keys, maps = turn(inputs @ rotary.T, turned), []
-        for query, key in zip(to_queries, to_keys, strict=True):
-            made = normed(inputs @ first.T) @ query.T
-            maps.append(
-                turn(made[:, :pairs], turned) @ turned_keys.T
-                + made[:, pairs:] @ (keys_latent @ key.T).T
-            )
-        return torch.cat(maps)
-
-    visible = causal(n) if masked else torch.ones(n, n, dtype=torch.bool)
-    count = sum(torch.Size(shape).numel() for shape in shapes)
-    tied = tied_heads(logits, count, keys_latent @ draw(plain + 2, d_v), visible, draw)
-    found, conditions = realisable_dimension(tied), int(tied.ranks.sum())
-    seeing = int((visible.sum(-1) > 1).sum())
-    expected = latent_gauge(
-        heads,
-        plain,
-        turned,
-        shared=moves != "own",
-        queries=seeing,
-        rank=latent if moves == "all" else None,
-    )
-    assert lost(found) == (expected, count - min(count - expected, conditions))
-
-
-@pytest.mark.parametrize("unit_gain", [False, True])
-@pytest.mark.parametrize(("heads", "plain", "turned"), [(1, 3, (1, 1)), (2, 2, (1,)), (3, 0, (2,))])
-def test_gauge_of_normed_queries_and_keys(heads, plain, turned, unit_gain):
-    draw, d_k = draws(5), plain + 2 * sum(turned)
-    d = d_k + 2
-    n = d + 2 * d_k + 4
-    inputs, gains = (draw(n, d), torch.ones(2, d_k).double() if unit_gain else draw(2, d_k))
-
-    def logits(parameters):
-        queries, keys = split(parameters, (heads, d_k, d), (d_k, d))
-        keys = turn(normed(inputs @ keys.T) * gains[1], turned)
-        return torch.cat(
-            [turn(normed(inputs @ one.T) * gains[0], turned) @ keys.T for one in queries]
-        )
-
-    tied = tied_heads(
-        logits, (heads + 1) * d_k * d, inputs @ draw(d, 2), torch.ones(n, n, dtype=torch.bool), draw
-    )
-    expected = normed_gauge(heads, plain, turned, unit_gain=unit_gain)
-    assert lost(realisable_dimension(tied))[0] == expected
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from torch.testing import assert_close
 
 import identilens as idl
 from helpers import zoo
-from helpers.heads import normals, seeded
-from identilens.measures.attention import realisable_dimension, softmax_map
+from helpers.heads import seeded
+from identilens.measures.attention import realisable_dimension
 from identilens.models.explaining import Exact
 from identilens.models.reading import read_head
 from identilens.models.tying import group_parameters
@@ -110,46 +110,6 @@ def test_the_formula_is_for_texts_without_repeated_tokens(repeated):
     found = realisable_dimension(heads)
     assert found.formula == (None if repeated else found.dimension)
     assert found.regular
-
-
-def test_the_other_heads_of_a_group_take_the_new_keys_and_keep_their_outputs():
-    with Exact():
-        lens, item, head = read("llama")
-        group = group_parameters(lens, item, head)
-        move = 0.1 * normals(seeded(), group.start.shape)
-        before = [read_head(lens, item, LAYER, other) for other in range(4)]
-        with group.changed(lens, group.start + move):
-            after = [read_head(lens, item, LAYER, other) for other in range(4)]
-        rows = group.softmax_map().weights(group.vectors(group.start + move))
-        vectors = group.vectors(group.start + move)
-    assert [part.path for part in group.parts] == ["q_proj", "k_proj"]
-    for other, (one, moved) in enumerate(zip(before, after, strict=True)):
-        assert (float((moved.attention - one.attention).abs().max()) > 1e-3) == (other < 2)
-        assert_close(moved.values, one.values, atol=0, rtol=0)
-    assert_close(torch.cat([one.attention for one in after[:2]]), rows, atol=1e-12, rtol=0)
-    assert_close(
-        torch.cat(
-            [one.flatten() for one in (*(after[at].queries for at in (0, 1)), after[1].keys)]
-        ),
-        vectors,
-        atol=1e-12,
-        rtol=0,
-    )
-
-
-def test_embeddings_that_repeat_have_no_alternative_that_parameters_make():
-    """Free queries and keys would have one, which differ where the embeddings do not."""
-    lens = idl.Lens(zoo.build("t5").double())
-    with Exact():
-        item = lens.read(
-            {"input_ids": torch.tensor([[7, 8] * 9]), "decoder_input_ids": torch.tensor([[5]])}
-        )[0]
-        head = read_head(lens, item, 0, 1, "encoder")
-        found, parameters, _ = search(lens, item, head)
-    assert found.dimension == parameters.dimension == 0
-    assert "the local dimension is 0" in parameters.note
-    free = softmax_map(head.queries, head.keys, head.projected, head.scaling, bias=head.bias)
-    assert realisable_dimension(free).dimension > 0
 
 
 @pytest.mark.parametrize("family", ["qwen3"])

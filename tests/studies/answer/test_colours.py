@@ -4,8 +4,6 @@ import pytest
 
 from helpers.charts import leaves
 from helpers.written import answered
-from identilens.charts.palette import LIGHT
-from identilens.charts.token_lines import style
 
 CASES = {
     "two texts": answered,
@@ -38,7 +36,3 @@ def test_a_conversation_is_filled_where_the_answer_needs_it():
         "without it 16 times less likely"
         in {mark.label: said for mark, said in prompt.legend}["document"]
     )
-
-
-def test_every_colour_of_a_line_has_its_style():
-    assert all(f".series-{at} {{" in style() for at in range(len(LIGHT.series)))

@@ -107,19 +107,3 @@ def _counted():
 
     with Count():
         yield operations
-
-
-class Lengths(list):
-    """Texts of which only the lengths are known."""
-
-    lengths = property(lambda self: self)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_where_every_text_is_long_one_of_them_is_drawn():
-    settings = study.AuditSettings(examples=2)
-    drawn = study._Drawn.of(Lengths([7000, 8000]), settings)
-    assert len(drawn.rows) == 1
-    assert not drawn.kept
-    assert drawn.means == drawn.rows.keys()
-    assert study._Drawn.of(Lengths([10, 20]), settings).rows.keys() == {0, 1}

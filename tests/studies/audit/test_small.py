@@ -91,35 +91,11 @@ def test_heads_by_both_axes():
     assert groups["certain_mass_bfloat16"].to_list() == [0.625, None, 0.25, None, None]
 
 
-OVER = "the queries drawn in each layer of this text"
-
-
 def sizes(queries, layers=1):
     """A table of a text with so many queries in each layer."""
     return pl.DataFrame(
         [{**AT, "layer": layer, "text": 0, "n_query": queries} for layer in range(layers)]
     )
-
-
-def test_the_error_of_certain_mass_is_that_over_texts_or_queries():
-    several = pl.DataFrame({
-        "text": [0, 0, 1, 2], **{name: [value] * 4 for name, value in AT.items()}, "query": [0, 1, 0, 0],
-        "certain_mass_bfloat16": [0.0, 0.5, 0.5, 1.0],
-    })  # fmt: skip
-    # Means of the texts are 0.25, 0.5 and 1.
-    error, over = certain_error(several, sizes(8))
-    spread = ((1 / 3) ** 2 + (1 / 12) ** 2 + (5 / 12) ** 2) / 2
-    assert (error, over) == (pytest.approx((spread / 3) ** 0.5), "texts")
-    # Of a text: heads are averaged, and the variances of two layers add up.
-    rows = ROWS.select("text", "kind", "layer", "query", "certain_mass_bfloat16")
-    both = pl.concat([rows, rows.with_columns(layer=pl.lit(1, pl.Int64))])
-    # Queries have 0.25 and 0.5: variance 1/32, of the mean of 2 of 4 queries half of 1/64; of two layers twice that,
-    # of their mean a quarter.
-    assert certain_error(rows, sizes(4)) == (pytest.approx((1 / 128) ** 0.5), OVER)
-    assert certain_error(both, sizes(4, 2)) == (pytest.approx((2 / 128) ** 0.5 / 2), OVER)
-    assert certain_error(both, sizes(2, 2)) == (None, OVER), "all queries were looked at"
-    assert certain_error(rows.filter(query=0), sizes(4)) == (None, OVER)
-    assert certain_error(rows.clear(), sizes(4)) == (None, OVER)
 
 
 def test_the_squared_error_over_queries_is_on_average_the_variance_of_the_mean_over_all_draws():

@@ -1,7 +1,5 @@
 """Certificates of texts: tables, findings, lines of tokens, charts, and the report in a browser."""
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
 import torch
@@ -11,35 +9,16 @@ import identilens as idl
 from helpers import zoo
 from helpers.heads import seeded
 from identilens.measures.attention import iterate_alternatives
-from identilens.studies.certify.rows import VERDICTS
 
 TEXT = (
     "Nobody in the village was surprised, because the old people had said for weeks that the ice in the hills would go "
     "at once, and that the lower meadow would stand under water until the end of the month."
 )
-SCRIPT = "<script>alert(1)</script>"
-IDS = {"input_ids": torch.arange(5, 29)[None]}
 
 
 @pytest.fixture(scope="module")
 def one(bundled):
     return idl.certify(bundled, TEXT, layers=3, heads=10, queries=["village"], tolerance=0)
-
-
-@pytest.fixture(scope="module")
-def found():
-    """Some rows of two heads of a decoder, with a hostile token."""
-    made = idl.certify(
-        idl.Lens(zoo.build("gpt2")),
-        IDS,
-        layers=1,
-        heads=[0, 1],
-        queries=[0, 4, 15, 23],
-        order=True,
-        tolerance=0,
-    )
-    hostile = pl.when(pl.col("key") == 3).then(pl.lit(SCRIPT)).otherwise(pl.col("token"))
-    return replace(made, table=made.table.with_columns(hostile.alias("token")))
 
 
 @pytest.fixture(scope="module")
@@ -119,18 +98,3 @@ def test_rows_of_a_decoder_have_their_own_null_spaces():
     assert words["first in every alternative"].to_list() == tops
     heads = found.by_head().row(0, named=True)
     assert heads["certified_pairs"] == len(found.order) / found.rows["pairs"].sum()
-
-
-def test_masked_rows_have_their_own_keys(found):
-    assert (found.table["key"] <= found.table["query"]).all()
-    rows = found.by_query()
-    assert rows["keys"].to_list() == [1, 5, 16, 24] * 2
-    first = found.table.filter(query=0).row(0, named=True)
-    assert (first["lo"], first["removal"], first["verdict"]) == (1.0, None, VERDICTS[0])
-    short = rows.filter(pl.col("query") <= 4)
-    assert short["certain_mass"].to_list() == pytest.approx([1.0] * 4), (
-        "five keys and eight values: nothing can move"
-    )
-    words = found.summary().text
-    assert words.startswith("With the head's output the same, exactly, at least ")
-    assert " of the attention of 8 rows on average is certain to stay on its keys." in words

@@ -1,15 +1,11 @@
 """The faithfulness bench: tables against plain references, the finding and the report."""
 
-from dataclasses import replace
-from math import isnan
-
 import polars as pl
 import pytest
 import torch
 from scipy.stats import spearmanr
 
 import identilens as idl
-from helpers.heads import seeded
 from helpers.written import decided
 from helpers.zoo import build, ids
 from identilens.measures.explanations.orders import removal_sets
@@ -17,7 +13,6 @@ from identilens.models.reading import read_head
 from identilens.models.rollouts import final_rollouts
 from identilens.models.substitution import Rows
 from identilens.studies.faithfulness import rows as row_tests
-from identilens.studies.faithfulness.evaluation import evaluate
 from identilens.studies.faithfulness.rows import sampled_maps
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
 from identilens.studies.faithfulness.study import faithfulness
@@ -134,37 +129,11 @@ def test_rows_whose_effects_are_rounding_are_left_out_and_counted(monkeypatch, t
     assert found.to_html(tmp_path / "page.html").is_file()
 
 
-def test_effects_without_an_order_give_no_correlation_and_scores_without_one_give_none():
-    removal = lambda sets: torch.stack([torch.ones(len(sets)).double(), sets[:, -1].double()], 1)  # noqa: E731
-    explained = {"raw": torch.tensor([0.1, 0.2, 0.7]), "even": torch.ones(3)}
-    explained["random"] = torch.tensor([0.2, 0.3, 0.1])
-    settings = FaithfulnessSettings(searched=3, draws=3)
-    floor = {"same": 0.0, "last": 1e-7}
-    same, last = map(pl.DataFrame, evaluate(removal, explained, floor, (1, 2), settings, seeded()))
-    assert isnan(same["correlation"][0])
-    assert last["correlation"][1] == 0
-    assert last["correlation"][0] > 0.5
-    assert same["draw"].to_list() == last["draw"].to_list() == [0, 0, 0, 1, 2]
-    assert (same["p"] == 1).all()
-
-
 def test_rows_that_the_output_determines_are_left_out_of_the_agreement():
     """Of a causal map with d_v = 8, only rows of more than 9 keys have other weights."""
     found = faithfulness(lens_of("gpt2"), [ids(20)], layers=0, heads=0, **{**QUICK, "rows": 18})
     assert found.table["query"].n_unique() == 18
     assert found.determinacy["query"].min() >= 8
-
-
-def test_rows_without_an_order_do_not_count_as_stable(causal):
-    agreements = [0.5, 0.7, None, None]
-    table = causal.determinacy.head(4).with_columns(
-        explanation=pl.lit("certain"), alternative=pl.lit("drawn"), text=pl.Series([0, 1, 2, 3]),
-        agreement=pl.Series(agreements),
-    )  # fmt: skip
-    scores = replace(causal, determinacy=table).faithful()
-    stable = dict(scores.select("explanation", "stable").iter_rows())
-    assert stable.pop("certain") == pytest.approx(0.6)
-    assert set(stable.values()) == {None}
 
 
 def test_rows_without_alternatives_and_texts_without_rows():

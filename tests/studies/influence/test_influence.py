@@ -159,12 +159,6 @@ def test_keys_of_rows_of_an_answer_are_hidden_too():
         assert change == pytest.approx((after - own)[[0, 1], given[-2:]].sum().item(), abs=1e-4)
 
 
-def test_a_row_of_one_key_has_nothing_to_hide(lens):
-    found = idl.influence(lens, [TEXT], layers=1, heads=1, queries=0, directions=0)
-    assert found.hidden_keys["effect"].null_count() == 1
-    assert "keys" not in found.charts()
-
-
 def test_of_many_heads_those_of_the_largest_estimates_are_removed(lens):
     every = idl.influence(lens, [TEXT])
     few = idl.influence(lens, [TEXT], removed=3)

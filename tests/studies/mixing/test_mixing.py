@@ -122,16 +122,6 @@ def test_chosen_positions_are_rows_of_the_whole(family):
     assert found.summary().numbers["queries"] == "1, last"
 
 
-def test_chosen_positions_are_the_same_with_padding():
-    lens = Lens(build("bert").double())
-    row, part = ids(6, 1), {"queries": (2,), "rollouts": False}
-    exact = mixing(lens, [row], method="exact", **part).table
-    for padded, mask in (([0] * 3 + row, [0] * 3 + [1] * 6), (row + [0] * 3, [1] * 6 + [0] * 3)):
-        batch = {"input_ids": torch.tensor([padded]), "attention_mask": torch.tensor([mask])}
-        one = mixing(lens, batch, method="exact", **part).table
-        assert_frame_equal(one, exact, rel_tol=1e-6, abs_tol=1e-9)
-
-
 @pytest.mark.parametrize("name", ["leading", "track"])
 def test_what_needs_every_position_is_refused_for_some(name):
     given: dict = {name: 4 if name == "leading" else "a"}

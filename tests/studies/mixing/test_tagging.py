@@ -3,9 +3,7 @@
 import pytest
 
 from helpers.treebanks import SENTENCES
-from identilens.measures.mixing import boxes_by_tag
 from identilens.runs.conllu import TaggedText, Word, read_conllu
-from identilens.studies.mixing.study import mixing
 from identilens.studies.mixing.tagging import NO_WORD, tag_tokens
 
 
@@ -14,11 +12,6 @@ def sentences(tmp_path_factory):
     path = tmp_path_factory.mktemp("treebank") / "small.conllu"
     path.write_text(SENTENCES, encoding="utf-8")
     return read_conllu(path)
-
-
-@pytest.fixture(scope="module")
-def tagged(bundled, sentences):
-    return mixing(bundled, sentences, sketch_probes=6, rollouts=False, layers=(1, 6))
 
 
 def test_sub_words_take_the_tag_of_their_word(bundled, sentences):
@@ -44,13 +37,3 @@ def test_pairs_and_tokens_outside_of_words(bundled):
     )
     found = tag_tokens([pair], bundled.tokenizer, tags="upos")
     assert found["tag"].to_list() == ["[CLS]", "ADJ", NO_WORD, "[SEP]", "NOUN", "[SEP]"]
-
-
-def test_a_treebank_gives_the_result_its_tags(tagged, bundled, sentences):
-    assert tagged.tags.equals(tag_tokens(sentences, bundled.tokenizer))
-    assert tagged.provenance["settings"]["tags"] == "xpos"
-    speech = boxes_by_tag(tagged.own(), tagged.tags)
-    assert set(speech["tag"]) == {"PRP", "MD", "RB", "VB", ",", ".", "[CLS]", "[SEP]"}
-    assert speech["tokens"].sum() == len(tagged.own())
-    last = tagged.own().filter(layer=6, token="[CLS]")["contribution"]
-    assert speech.filter(layer=6, tag="[CLS]")["median"].item() == pytest.approx(last.median())

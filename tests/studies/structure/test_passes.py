@@ -11,7 +11,6 @@ from helpers.zoo import ids, tiny_encoder
 from identilens.errors import InputError, OutputFolderError
 from identilens.measures.structure import circularity, structure_weights
 from identilens.measures.structure.perturbation import perturbation_directions
-from identilens.models.lens import Lens
 from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure import study as passes
 from identilens.studies.structure.study import structure
@@ -168,30 +167,3 @@ def test_more_representatives_than_texts_and_a_threshold_above_all_weights(lens)
         structure(lens, TEXTS, length=N, threshold=1.5)
     with pytest.raises(InputError, match="clusters"):
         structure(lens, TEXTS, length=N, clusters=7)
-
-
-def test_as_many_texts_run_together_as_their_weights_allow(lens, monkeypatch):
-    items = lens.read(TEXTS)
-    entries = sum(site.heads for site in lens.sites(items[0])) * N * N
-    sizes, run = [], Lens.run
-
-    def counted(self, chunk, *given, **options):
-        sizes.append(len(chunk))
-        return run(self, chunk, *given, **options)
-
-    lens.prove_once(items[1:])
-    monkeypatch.setattr(Lens, "run", counted)
-    for room, expected in (
-        (4 * entries, [4, 1]),
-        (2 * entries - 1, [1] * 5),
-        (1, [1] * 5),
-        (99 * entries, [5]),
-    ):
-        monkeypatch.setattr(passes, "_WEIGHTS_AT_ONCE", room)
-        views = list(passes.text_views(lens, items, range(1, 6)))
-        assert [view.text for view in views] == [1, 2, 3, 4, 5]
-        assert sizes == expected
-        sizes.clear()
-    monkeypatch.setattr(passes, "BATCH_SIZE", 3)
-    assert len(list(passes.text_views(lens, items, range(1, 6)))) == 5
-    assert sizes == [3, 2]

@@ -255,19 +255,3 @@ def test_a_checkpoint_to_compare_is_loaded_in_the_precision_of_the_model(tmp_pat
     assert_frame_equal(first, second)
     assert same.provenance["settings"]["compared"]["dtype"] == "float64"
     assert "compare_model" not in same.provenance["settings"]
-
-
-def test_means_and_their_errors(lens, cache):
-    result = token_identifiability(
-        lens, TEXTS, probes=("naive",), distances=("l2",), folds=4, states=cache
-    )
-    means = result.means().row(1, named=True)
-    rates = result.table.filter(pl.col("layer_tested") == 2)["rate"]
-    assert (means["folds"], means["rate"]) == (4, pytest.approx(rates.mean()))
-    assert means["rate_error"] == pytest.approx(rates.std() / 2)
-    assert means["tokens"] == result.table.filter(pl.col("layer_tested") == 2)["tokens"].sum()
-    assert "4 folds" in result.summary().text
-    single = token_identifiability(
-        lens, TEXTS, probes=("naive",), distances=("l2",), folds=1, states=cache
-    )
-    assert single.means()["rate_error"].to_list() == [None, None]
