@@ -7,7 +7,6 @@ import polars as pl
 
 from helpers.pages import SCRIPT, TOKENS
 from identilens.studies.mixing.result import Mixing
-from identilens.studies.mixing.tagging import TAG_COLUMNS
 
 RECORD = {
     "analysis": "mixing",
@@ -74,15 +73,3 @@ def tricky_mixing():
         pl.concat([getattr(part, name) for part in parts]) for name in ("table", "token_names")
     )
     return replace(parts[0], table=table, token_names=names)
-
-
-def tagged_mixing():
-    """An encoder's result with a tag, one of them hostile, for every token."""
-    tokens = [words(9), words(24)]
-    rows = [
-        (text, position, (SCRIPT, "NN", "DT")[position % 3])
-        for text, names in enumerate(tokens)
-        for position in range(len(names))
-    ]
-    tags = pl.DataFrame(rows, schema=TAG_COLUMNS, orient="row")
-    return replace(random_mixing(tokens)[1], tags=tags)

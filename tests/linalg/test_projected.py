@@ -100,31 +100,6 @@ def test_every_visibility_equals_an_svd_of_each_row(name, n, rank):
     assert projector.row_sizes().tolist() == mask.sum(-1).tolist()
 
 
-def test_the_factor_from_values_is_that_of_the_projected_values():
-    """One head of full rank, and heads with dependent values, a dependent projection, and one beyond the tolerance."""
-    generator = seeded(5)
-    values = normals(generator, 4, 2, 40, 8)
-    projection = normals(generator, 2, 8, 20)
-    alike = ProjectedValues.of(values, projection)
-    assert alike.factor.rank.tolist() == [[8, 8]] * 4
-    values, projection = values.clone(), projection.clone()
-    values[1, 0, :, 3] = values[1, 0, :, 2]
-    projection[1, 5] = projection[1, 4]
-    values[2, 0, :, 6] *= 1e-8
-    found = ProjectedValues.of(values, projection)
-    assert found.factor.rank.tolist() == [[8, 7], [7, 7], [7, 7], [8, 7]]
-    for head in (alike, found):
-        plain = ProjectedValues(head.compact, head.d_model)
-        rank, kept = torch.linalg.matrix_rank(head.compact, rtol=head.tolerance), head.factor
-        inverse = torch.linalg.pinv(head.compact, rtol=head.tolerance)
-        assert kept.rank.tolist() == plain.factor.rank.tolist() == rank.tolist()
-        assert_close(kept.coordinates @ kept.basis.mT, inverse, atol=1e-9, rtol=0)
-        assert_close(kept.basis @ kept.basis.mT, head.compact @ inverse, atol=1e-9, rtol=0)
-        assert (
-            head.simplex_nullity.tolist() == plain.simplex_nullity.tolist() == (39 - rank).tolist()
-        )
-
-
 def test_heads_side_by_side_equal_each_alone():
     heads = [made(seed=seed) for seed in range(3)]
     values, projection, _ = (

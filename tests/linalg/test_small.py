@@ -4,15 +4,23 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+import identilens as idl
 from helpers.heads import doubles, normals, seeded
 from identilens.linalg import ProjectedValues
 from identilens.linalg.compact import OutputFactor
-from identilens.linalg.factor import factorise, least_squares
+from identilens.linalg.decompositions import eigh
+from identilens.linalg.factor import (
+    certified_full_rank,
+    factorise,
+    inverse_cholesky,
+    least_share,
+    least_squares,
+)
+from identilens.linalg.memory import LARGE, blocks, budget_on
 from identilens.linalg.simplex import (
     joint_space,
 )
-
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+from identilens.linalg.threads import one_thread
 
 
 def drawn(*shape):
@@ -91,3 +99,110 @@ def test_spaces_of_a_row_by_hand():
         - torch.tensor([2 / 3] * 3 + [4 / 3] * 3).double()[:, None]
     )
     assert_close(both.scales[2], centred.norm())
+
+
+GRAM = doubles([[2.0, 1.0], [1.0, 3.0]])
+
+
+def failing(monkeypatch, name, times):
+    own, calls = getattr(torch.linalg, name), []
+
+    def decompose(*args, **kwargs):
+        calls.append(args[0].device)
+        if len(calls) <= times:
+            raise torch.linalg.LinAlgError("the algorithm failed to converge")
+        return own(*args, **kwargs)
+
+    monkeypatch.setattr(torch.linalg, name, decompose)
+    return calls
+
+
+def test_what_fails_on_a_device_is_made_on_the_processor(monkeypatch):
+    expected = eigh(GRAM)
+    calls = failing(monkeypatch, "eigh", 1)
+    found = eigh(GRAM)
+    assert calls == [torch.device("cpu")] * 2
+    assert all(map(torch.equal, expected, found))
+
+
+@pytest.mark.parametrize(("free", "expected"), [(80 * 2**30, 40 * 2**30), (2**20, LARGE)])
+def test_a_large_computation_takes_half_of_what_a_device_has_free(monkeypatch, free, expected):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80 * 2**30))
+    assert budget_on(torch.device("cuda", 0)) == expected
+    assert budget_on(torch.device("cpu")) == LARGE
+
+
+def test_blocks_cover_every_place_once():
+    for count, size in ((0, 1), (5, 2**40), (1000, 2**20)):
+        parts = blocks(count, size, torch.device("cpu"), multiple=3)
+        assert [place for part in parts for place in range(count)[part]] == [*range(count)]
+        assert all(len(range(count)[part]) <= max(3, 2**25 // size) for part in parts)
+
+
+@pytest.fixture
+def threads():
+    """Set the number of threads; restored afterwards."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_the_number_of_threads_comes_back_also_after_an_error(threads):
+    threads(2)
+
+    @one_thread()
+    def fails():
+        assert torch.get_num_threads() == 1
+        raise ValueError("inside")
+
+    with pytest.raises(ValueError, match="inside"):
+        fails()
+    assert torch.get_num_threads() == 2
+
+
+def test_tables_are_equal_to_the_bit_on_one_and_two_threads(threads, bundled):
+    text = idl.examples()[0]
+    tables = []
+    for count in (1, 2):
+        threads(count)
+        audit = idl.audit(bundled, text, layers=(2, 3), certain_rows=2, examples=0)
+        row = idl.certify(bundled, text, layers=3, heads=7, queries=5, tolerance=0)
+        tables.append((audit.table, audit.rows, audit.token_types, row.table))
+    for one, two in zip(*tables, strict=True):
+        assert one.equals(two)
+
+
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-3])
+@pytest.mark.parametrize(("share", "certified"), [(0.5, False), (2.0, True)])
+def test_a_certificate_is_given_just_above_the_limit_and_not_below(tolerance, share, certified):
+    least = least_share(tolerance)
+    assert least == pytest.approx(1e-6) or tolerance < 1e-3
+    gram = torch.diag(doubles([1.0, 0.5, 0.0]))
+    gram[2, 2] = share * least * (1 + 0.5**4) ** 0.25
+    assert bool(certified_full_rank(gram, tolerance)) == certified
+    assert bool(inverse_cholesky(gram[None], tolerance)[2]) == certified
+    assert not certified_full_rank(gram, tolerance, doubles(10.0)), (
+        "a larger bound makes the limit larger"
+    )
+
+
+def test_ranks_with_and_without_a_certificate_are_those_of_the_singular_values():
+    generator = seeded()
+    left, right = (torch.linalg.qr(normals(generator, 8, 8))[0] for _ in range(2))
+    for small, rank in ((1e-2, 8), (1e-5, 8), (1e-7, 7), (0.0, 7)):
+        sigma = torch.linspace(1, 2, 8, dtype=torch.float64)
+        sigma[0] = small
+        assert int(factorise(left @ torch.diag(sigma) @ right, 1e-6).rank) == rank
+
+
+def test_each_matrix_of_a_batch_may_have_its_own_tolerance():
+    generator = seeded(1)
+    values = normals(generator, 1, 30, 5).repeat(3, 1, 1)
+    values[:, :, 0] *= 1e-4
+    found = factorise(values, doubles([1e-6, 1e-3, 1e-5]))
+    assert found.rank.tolist() == [5, 4, 5]
+    for index, tolerance in enumerate((1e-6, 1e-3, 1e-5)):
+        alone = factorise(values[index], tolerance)
+        torch.testing.assert_close(
+            found.basis[index] @ found.coordinates[index].mT, alone.basis @ alone.coordinates.mT
+        )

@@ -1,5 +1,6 @@
 """Capture leaves every family's outputs alone, and its heads add up to the attention block's output."""
 
+import copy
 import threading
 
 import pytest
@@ -8,12 +9,15 @@ from torch import nn
 from torch.testing import assert_close
 from transformers import AttentionInterface
 
-from helpers.zoo import ALONE, BUILDERS, MORE, build, example, ids
+from families.tiny import tiny_models
+from families.trial import _runnable
+from helpers.zoo import ALONE, BUILDERS, HYBRIDS, MORE, build, example, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.capture import Collector
 from identilens.models.eager import eager_attention_forward
 from identilens.models.following.watching import Meeting
+from identilens.models.inputs import collate
 from identilens.models.interface import AttentionCall
 
 FAMILIES = sorted(BUILDERS | MORE)
@@ -181,3 +185,69 @@ def test_learnt_keys_beside_those_of_the_tokens_leave_attention_causal(seen, kin
         eager_attention_forward,
     )
     assert Meeting(nn.Identity(), False, ((), {}), None, given=call).kind == kind
+
+
+def maps(output):
+    names = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+    return {name: output[name] for name in names if output.get(name)}
+
+
+@pytest.mark.parametrize("family", sorted(BUILDERS))
+def test_raw_attentions_are_those_of_the_family(family):
+    model = build(family)
+    lens = Lens(model)
+    items = lens.read(example(family))
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        output = model(**collate(items, "cpu"), use_cache=False, output_attentions=True)
+    kinds = {"encoder_attentions": "encoder", "decoder_attentions": "decoder"}
+    for index, captured in enumerate(lens.capture(items, weights=True, batch_size=1)):
+        weights = {}
+        for layer in captured.layers:
+            weights.setdefault(layer.site.kind, []).append(layer.weights)
+        for name, layers in maps(output).items():
+            kind = next(iter(weights)) if name == "attentions" else kinds.get(name, "cross")
+            raw = weights[kind]
+            assert len(raw) == len(layers)
+            for one, other in zip(raw, layers, strict=True):
+                rows, keys = one.shape[-2:]
+                own = other[index, :, :rows, :keys]
+                assert_close(one, own, atol=2e-5, rtol=1e-3)
+                assert not other[index, :, :rows, keys:].any()
+
+
+def told(model):
+    """All that a model consists of; its caches of numbers are buffers and attributes."""
+    fields = {
+        name: {key: one for key, one in vars(module).items() if not key.startswith("_")}
+        for name, module in model.named_modules()
+    }
+    values = {
+        f"{name}.{key}": repr(one)
+        for name, inner in fields.items()
+        for key, one in inner.items()
+        if not isinstance(one, torch.Tensor)
+    }
+    return values, copy.deepcopy(model.config.to_dict()), {*dict(model.named_modules())}
+
+
+FOLLOWED = (
+    "bloom", "deberta-v2", "falcon", "fsmt", "gpt_neo", "gptj", "layoutlmv3", "mpt", "roformer", "vitdet",
+    "wavlm", "xlnet",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("family", sorted({*BUILDERS, *MORE, *HYBRIDS, *FOLLOWED}))
+def test_models_are_as_they_were(family):
+    model = next(tiny_models(family)) if family in FOLLOWED else build(family)
+    inputs = next(iter(_runnable(model, []).values())) if family in FOLLOWED else example(family)
+    model.train()
+    before, state = told(model), {name: one.clone() for name, one in model.state_dict().items()}
+    buffers = {name: one.clone() for name, one in model.named_buffers()}
+    lens = Lens(model)
+    item = lens.read(inputs)[0]
+    next(lens.capture(item, weights=True))
+    lens.run([item])
+    assert told(model) == before
+    assert all(torch.equal(one, state[name]) for name, one in model.state_dict().items())
+    assert all(torch.equal(one, buffers[name]) for name, one in model.named_buffers())

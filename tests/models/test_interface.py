@@ -4,9 +4,12 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from helpers.heads import seeded
 from identilens.models.eager import eager_attention_forward
+from identilens.models.following.follower import multi_head_attention
+from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall, seen_keys
 
 
@@ -104,3 +107,55 @@ def test_terms_of_a_mask_that_hide_nothing_are_a_bias():
         seen_keys(torch.tensor([0.0, -5.0, least / 4, least / 2, least])).tolist()
         == [True] * 3 + [False] * 2
     )
+
+
+@pytest.fixture
+def call_scaling():
+    """Sizes that all differ: 2 heads, 5 queries, 7 keys, d_k = 3, d_v = 4."""
+    generator = seeded()
+    query, key = (torch.randn(1, 2, n, 3, generator=generator) for n in (5, 7))
+    value = torch.randn(1, 2, 7, 4, generator=generator)
+    return AttentionCall(
+        0,
+        nn.Identity(),
+        query,
+        key,
+        value,
+        None,
+        {"is_causal": False},
+        sdpa_attention_forward,
+        eager_attention_forward,
+    )
+
+
+def test_a_captured_layer_knows_that_scaling(call_scaling, unchecked_shapes):
+    weights = torch.softmax(call_scaling.query @ call_scaling.key.mT / 3**0.5, -1)
+    layer = CapturedLayer.of(call_scaling, None, call_scaling.run(), weights)
+    assert layer.scaling == pytest.approx(3**-0.5)
+    assert_close(layer.head(1).recomputed.float(), weights[0, 1])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize("masked", ["not", "bool", "heads"])
+@torch.no_grad()
+def test_the_output_is_that_of_torch(bias, separate, masked):
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(8, 2, bias=bias, kdim=6 if separate else 8).double()
+    query, key, value = (torch.randn(4, 3, size).double() for size in (8, module.kdim, 8))
+    mask = {
+        "not": None,
+        "bool": ~torch.ones(4, 4).tril().bool(),
+        "heads": torch.randn(6, 4, 4).double(),
+    }[masked]
+    names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+    apart = {name: getattr(module, name) for name in names} if separate else {}
+    arguments = (
+        query, key, value, 8, 2, module.in_proj_weight, module.in_proj_bias, None, None, False, 0.0,
+        module.out_proj.weight, module.out_proj.bias,
+    )  # fmt: skip
+    options = {"attn_mask": mask, "use_separate_proj_weight": separate, **apart}
+    found, weights = multi_head_attention({}, *arguments, **options)
+    expected, _ = nn.functional.multi_head_attention_forward(*arguments, **options)
+    assert_close(found, expected)
+    assert weights is None

@@ -10,9 +10,8 @@ from helpers.command import failing
 from helpers.killing import contents, same
 from helpers.toy import Toy, ToyStudy, toy
 from identilens.errors import OutputFolderError
-from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import commanded, without_secrets
-from identilens.runs.tables import print_table, table_of
+from identilens.runs.tables import print_table
 
 
 @pytest.fixture(autouse=True)
@@ -164,22 +163,3 @@ def test_a_result_is_shown_and_reported(tmp_path, capsys):
     assert "Squares" in page
     files = made.save_figures(tmp_path / "figures", ("svg",))
     assert [file.name for file in files] == ["squares.svg"]
-
-
-def test_matrix_names_are_built_and_parsed_alike():
-    key = MatrixKey(3, 1, 12, "cross", "alternative_far")
-    assert MatrixKey.parse(str(key)) == key
-    assert str(key.named("raw")) == "text3.layer1.head12.cross.raw"
-    assert MatrixKey.parse("encoder.layer1.raw") is None
-
-
-def test_a_table_has_its_kinds_of_columns_whatever_its_rows():
-    columns = {"text": pl.Int64, "share": pl.Float64, "note": pl.String}
-    given = {"note": None, "share": 1, "text": 0}
-    for rows in ([], [given]):
-        table = table_of(columns, iter(rows))
-        assert dict(table.schema) == columns
-        assert table.rows() == [(0, 1.0, None)] * len(rows)
-    for wrong in ({"text": 0, "share": 1.0}, {**given, "more": 1}):
-        with pytest.raises(KeyError, match="columns"):
-            table_of(columns, [given, wrong])

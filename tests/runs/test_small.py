@@ -172,18 +172,6 @@ def test_studies_that_need_a_folder_one_process_or_a_lens(tmp_path):
         study_function(Alone, "alone")()
     assert len(study_function(Alone, "alone")(out=tmp_path / "run").table) == 3
 
-    class Lensed(ToyStudy):
-        takes = ("lens",)
-
-        def __init__(self, lens, *, settings):
-            super().__init__(settings=settings)
-
-    lensed = study_function(Lensed, "lensed")
-    with pytest.raises(InputError, match="position"):
-        lensed()
-    with pytest.raises(InputError, match="identilens"):
-        lensed("bundled")
-
 
 def test_a_folder_is_filled_beside_its_place(tmp_path):
     target = tmp_path / "model"

@@ -86,22 +86,6 @@ def test_correlation_of_near_uniform_float32_weights(mask, n, spread, accuracy):
     assert float(found.pearson) == pytest.approx(float(expected), abs=accuracy)
 
 
-def test_correlation_where_the_ones_all_but_lie_in_the_column_space():
-    """[T, 1] counts no more rank than T, and effective attention still is what the projection gives."""
-    n, d_v, generator = 33, 32, seeded()
-    normal = normals(generator, n)
-    normal = normal - normal.mean() + 3e-4
-    T = normals(generator, n, d_v) * torch.logspace(0, -3, d_v)
-    T = T - torch.outer(normal, normal @ T) / normal.square().sum()
-    weights = normals(generator, 1, n, n).softmax(-1)
-    found = summarise(T[None], torch.eye(d_v).double()[None], weights, None, 16)
-    effective = effective_svd(weights[0], T)
-    expected = torch.corrcoef(torch.stack([weights[0].flatten(), effective.flatten()]))[0, 1]
-    assert float(found.pearson) == pytest.approx(float(expected), abs=1e-9)
-    share = (weights[0] - effective).square().sum() / weights.square().sum()
-    assert float(found.null_share) == pytest.approx(float(share), abs=1e-9)
-
-
 @pytest.mark.parametrize("mask", ["full", "causal", "window", "prefix"])
 @pytest.mark.parametrize("n", [1, 8, 9, 10, 60])
 def test_simplex_null_share_equals_a_projection_of_each_row(mask, n):

@@ -7,8 +7,6 @@ import torch
 from torch.testing import assert_close
 
 from helpers.heads import causal, doubles, normals, random_qkt, seeded
-from identilens.errors import InputError
-from identilens.measures.attention.realisable import coordinates
 from identilens.measures.attention.realisable.alternative import realisable_alternative
 from identilens.measures.attention.realisable.softmax_map import (
     realisable_dimension,
@@ -66,16 +64,6 @@ def test_dimension_equals_formula_and_dense_jacobian(n_query, n_key, d_k, d_v, m
     assert found.dimension == found.formula == ranks[1] - ranks[0]
     if n_query == n_key > d_k and not masked:
         assert found.dimension == long_text(n_key, d_k, d_v)
-
-
-def test_values_that_span_the_constant_lower_the_rank_that_counts():
-    queries, keys, T = random_qkt(5, 14, 4, 5)
-    T = torch.cat([T, 3 - T.sum(1, keepdim=True)], 1)
-    found = realisable_dimension(softmax_map(queries, keys, T))
-    assert int(torch.linalg.matrix_rank(T)) == 6
-    assert [found.jacobian_rank, found.weights_rank] == dense_ranks(queries, keys, T)
-    assert found.dimension == found.formula == long_text(14, 4, 5)
-    assert found.dimension != long_text(14, 4, 6)
 
 
 def test_window_has_no_formula_but_a_count():
@@ -171,11 +159,3 @@ def test_units_of_queries_and_keys_do_not_matter(unit):
     )
     assert_close(scaled.weights, same.weights, atol=1e-7, rtol=0)
     assert scaled.steps == same.steps
-
-
-def test_too_large_a_problem_names_the_formula(monkeypatch):
-    monkeypatch.setattr(coordinates, "MEMORY_LIMIT", 1000)
-    head = softmax_map(*random_qkt(0, 24, 5, 8))
-    for refused in (realisable_dimension, realisable_alternative):
-        with pytest.raises(InputError, match="generic_dimension"):
-            refused(head)

@@ -83,15 +83,6 @@ def test_with_a_tolerance_the_agreement_is_the_cosine_of_ranks_and_not_spearmans
     assert found < 1, "Spearman's, of the same order, is 1"
 
 
-def test_effects_within_the_noise_floor_are_ties():
-    scores = doubles([4.0, 3.0, 2.0, 1.0])
-    effects = doubles([0.5, 0.1, 2e-5, 9e-5])
-    assert float(rank_agreement(scores, effects)) == pytest.approx(0.8)
-    assert float(rank_agreement(scores, effects, floor=1e-4)) == pytest.approx(0.949, abs=1e-3)
-    assert rank_agreement(scores, effects * 1e-4, floor=1e-4).isnan()
-    assert normalised_area(effects, OrderBounds(2e-5, 9e-5), floor=1e-4).isnan().all()
-
-
 def test_parts_of_equal_score_are_in_random_order():
     scores = torch.tensor([0.0, 2.0, 0.0, 1.0, 0.0])
     orders = torch.stack([removal_order(scores, seeded(seed)) for seed in range(40)])

@@ -1,5 +1,7 @@
 """Certificates of texts: tables, findings, lines of tokens, charts, and the report in a browser."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 import torch
@@ -8,7 +10,11 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from helpers import zoo
 from helpers.heads import seeded
+from helpers.written import certainty
+from identilens.errors import InputError
 from identilens.measures.attention import iterate_alternatives
+from identilens.studies import head_views
+from identilens.studies.certify import result
 
 TEXT = (
     "Nobody in the village was surprised, because the old people had said for weeks that the ice in the hills would go "
@@ -98,3 +104,50 @@ def test_rows_of_a_decoder_have_their_own_null_spaces():
     assert words["first in every alternative"].to_list() == tops
     heads = found.by_head().row(0, named=True)
     assert heads["certified_pairs"] == len(found.order) / found.rows["pairs"].sum()
+
+
+SHORT = "The keeper wrote down every ship."
+
+
+def test_charts_of_any_number_of_layers_contain_as_many_as_a_page(monkeypatch):
+    monkeypatch.setattr(head_views, "MOST_GROUPS", 5)
+    monkeypatch.setattr(result, "CELLS", 40)
+    found, layers = certainty(((0, 0),), ("0",)), pl.Series("layer", range(50))
+
+    def of_all_layers(table):
+        every = layers.to_frame().join(table.drop("layer"), how="cross")
+        return every.select(table.columns)
+
+    found = replace(found, table=of_all_layers(found.table), rows=of_all_layers(found.rows))
+    assert len(found.by_head()) == len(found.by_query()) == 50
+    assert sorted(found.bars()["layer"]) == [n for n in range(5) for _ in "abc"]
+    sizes = {name: most_rows(chart) for name, chart in found.charts().items()}
+    assert sizes == {"intervals": 15}
+
+
+def test_the_map_of_a_head_frames_its_certain_cells_and_has_its_certified_rows_alone():
+    found = idl.certify(idl.load("bundled"), SHORT, layers=3, heads=9, queries="1,3")
+    chart = found.plot_map(layer=3, head=9)
+    spec = chart.to_dict()
+    cells, framed = (spec["datasets"][one["data"]["name"]] for one in spec["concat"][0]["layer"])
+    rows = found.table.filter(tolerance="bfloat16")
+    at = {1: 0, 3: 1}
+    said = {
+        (at[query], key): value for query, key, value in rows.select("query", "key", "value").rows()
+    }
+    drawn = {(one["query"], one["key"]): one["value"] for one in cells}
+    assert drawn == pytest.approx(said, rel=1e-3)
+    certain = rows.filter(pl.col("verdict").str.starts_with("determined"))
+    assert {(one["query"], one["key"]) for one in framed} == {
+        (at[query], key) for query, key in certain.select("query", "key").rows()
+    }
+    assert 0 < len(framed) < len(cells)
+    assert chart.title["text"] == "L3H9"
+    assert "map_text0_layer3_head9_encoder" in found.charts()
+    with pytest.raises(InputError, match="layers=2, heads=9"):
+        found.plot_map(layer=2, head=9)
+
+
+def most_rows(chart):
+    """Size of the largest table that a chart contains."""
+    return max(map(len, chart.to_dict()["datasets"].values()))

@@ -38,23 +38,3 @@ def test_norms_and_moves_are_summed_up(found):
         ("‖·‖_S", "Within spearman", 1.0),
         ("‖·‖_S, effective", "Within spearman", -1.0),
     ]
-
-
-def test_w_and_mean_weights_in_the_viewer(found):
-    shown = found.token_maps()
-    assert len(shown) == 2 * 2 * 2
-    assert [tuple(one.choices.values()) for one in shown[:4]] == [
-        ("encoder", 0, 0, "raw attention", "2 representatives"),
-        ("encoder", 0, 0, "raw attention", "all 4 texts"),
-        ("encoder", 0, 0, "effective attention (sizes)", "2 representatives"),
-        ("encoder", 0, 0, "effective attention (sizes)", "all 4 texts"),
-    ]
-    assert [list(one.layers) for one in shown[:2]] == [["W at l = 0.4", "mean weights"]] * 2
-    # What is below l goes, and rows are scaled to sum 1.
-    assert shown[0].layers["W at l = 0.4"].flatten().tolist() == pytest.approx(
-        [0.5, 0.5, 0, 0, 0, 1, 0, 0, 1]
-    )
-    assert shown[0].queries == shown[0].keys == ["0 (special)", "1", "2"]
-    assert shown[0].note == (
-        "Best pattern: raw offset (0.75), effective vertical (0.50). dim R = 3 of 3."
-    )
