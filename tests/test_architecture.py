@@ -14,7 +14,7 @@ import pytest
 
 import identilens
 from identilens.cli.app import COMMANDS, SUBCOMMANDS
-from identilens.reproduce.registry import REPRODUCTIONS
+from identilens.reproduce.registry import REPRODUCTIONS, figure_named
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings, hints_of
 from identilens.studies.registry import STUDIES, study_named

@@ -92,7 +92,7 @@ def wrong_commands(page: Path, app: App) -> Iterator[str]:
     for words in commands(page):
         if (
             "--config" in words
-        ):  # needs its file: tests/test_first_contact.py runs the pages that have it
+        ):  # needs its file: tests/test_docs.py runs the pages that have it
             continue
         try:
             app.parse_args(words, exit_on_error=False, print_error=False)

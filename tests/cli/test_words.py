@@ -4,15 +4,17 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+import polars as pl
 import pytest
 
 import identilens as idl
-from helpers.command import failing, identilens
+from helpers.command import command, failing, identilens
 from helpers.toy import Toy, ToySettings, toy
 from identilens.cli import app, commands, explore, options, reproductions, selfcheck
 from identilens.cli.options import ModelOptions, RayOptions, RunOptions
@@ -187,12 +189,7 @@ def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
     with pytest.raises(InputError, match="is no folder"):
         command(run=RunOptions(out=str(out)))
     monkeypatch.setattr(reproductions, "OPTIONS", {"one": ToySettings})
-    alone = reproductions.one  # as the program finds it
-    assert not hasattr(reproductions, "__path__")
-    assert list(alone.__signature__.parameters) == ["settings", "run"]
-    alone(run=RunOptions(out=str(tmp_path / "two")), settings=ToySettings(seed=2))
-    assert "ray" not in asked[-1][2]
-    assert asked[-1][0].seed == 2
+    assert list(reproductions.one.__signature__.parameters) == ["settings", "run"]
 
 
 def test_a_cluster_is_this_machine_or_an_address(monkeypatch):
@@ -266,21 +263,70 @@ def test_how_a_command_ends(monkeypatch, error, code, said):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_errors_of_others_are_not_hidden_and_a_reader_may_leave(monkeypatch, tmp_path):
-    def ends(error):
-        def raised(*_, **__):
-            raise error
+def test_errors_of_others_are_not_hidden(monkeypatch):
+    def raised(*_, **__):
+        raise RuntimeError("something else")
 
-        monkeypatch.setattr(app, "make_app", lambda file: raised)
-
-    ends(RuntimeError("something else"))
+    monkeypatch.setattr(app, "make_app", lambda file: raised)
     with pytest.raises(RuntimeError, match="something else"):
         app.main()
-    ends(BrokenPipeError())
-    with (tmp_path / "out").open("w") as stream:
-        monkeypatch.setattr(sys, "stdout", stream)
-        with pytest.raises(SystemExit) as stopped:
-            app.main()
-        stream.write("nobody reads this")
-    assert stopped.value.code == 128 + signal.SIGPIPE
-    assert (tmp_path / "out").read_text() == ""
+
+
+HELPERS = Path(__file__).parents[1]
+PROGRAM = f"""
+import sys, time
+sys.path.insert(0, {str(HELPERS)!r})
+from helpers import toy
+from identilens.studies import registry
+registry.STUDIES["toy"] = registry.Entry("helpers.toy:ToyStudy", "Square.", "helpers.toy:ToySettings", takes=())
+run = toy.ToyStudy.run
+def slow(self, part):
+    if part == 2 and "--resume" not in sys.argv:
+        print("working", flush=True)
+        time.sleep(60)
+    return run(self, part)
+toy.ToyStudy.run = slow
+from identilens.cli.app import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_says_so_and_is_resumed(tmp_path, sent, code):
+    command = [
+        sys.executable, "-c", PROGRAM, "toy", "--layers", "1-4", "--out", str(tmp_path / "run"),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "working\n"
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert f"error: stopped by {sent.name}." in errors
+    assert "the same command with --resume continues." in errors
+    assert "Traceback" not in errors
+    assert not list((tmp_path / "run").rglob("*.identilens-tmp"))
+    again = subprocess.run(
+        [*command, "--resume"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert again.returncode == 0, again.stderr
+    assert pl.read_parquet(tmp_path / "run" / "table.parquet")["number"].to_list() == [1, 2, 3, 4]
+    assert not (tmp_path / "run" / "parts").exists()
+
+
+def test_a_reader_that_leaves_ends_the_command_without_a_word():
+    """As `identilens --help | head -0`: the pipe is closed before anything is written."""
+    read, write = os.pipe()
+    os.close(read)
+    process = subprocess.run(
+        command("--help"), stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=300
+    )
+    os.close(write)
+    assert process.returncode == 128 + signal.SIGPIPE
+    assert process.stderr == ""
+
+
+def test_a_pipe_that_breaks_does_not_kill_the_process():
+    """A worker that dies leaves a broken pipe: SIGPIPE's default action would end the whole run."""
+    identilens("--version", code=0)
+    assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN

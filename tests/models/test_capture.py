@@ -5,7 +5,6 @@ import threading
 
 import pytest
 import torch
-from torch import nn
 from torch.testing import assert_close
 from transformers import AttentionInterface
 
@@ -15,10 +14,7 @@ from helpers.zoo import ALONE, BUILDERS, HYBRIDS, MORE, build, example, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.capture import Collector
-from identilens.models.eager import eager_attention_forward
-from identilens.models.following.watching import Meeting
 from identilens.models.inputs import collate
-from identilens.models.interface import AttentionCall
 
 FAMILIES = sorted(BUILDERS | MORE)
 
@@ -111,16 +107,6 @@ def test_a_padded_batch_on_either_side_equals_each_text_alone(family, side):
             assert_close(one.head_output, other.head_output, atol=5e-5, rtol=1e-4)
 
 
-def test_grouped_heads_share_values():
-    text = next(Lens(build("llama")).capture([ids(9)]))
-    layer = text.layers[0]
-    assert layer.values.shape[0] == 2
-    assert layer.queries.shape[0] == 4
-    heads = list(layer.heads)
-    assert torch.equal(heads[0].values, heads[1].values)
-    assert not torch.equal(heads[1].values, heads[2].values)
-
-
 def test_restores_implementation_and_training_mode_after_an_error():
     model = build("bert").train()
     model.pooler.eval()
@@ -157,34 +143,6 @@ def test_other_threads_and_the_implementations_name_are_left_alone():
     assert set(names) == {"eager"}
     assert torch.equal(alone["last_hidden_state"], plain["last_hidden_state"])
     assert AttentionInterface.get_interface.__module__.startswith("transformers")
-
-
-EARLIER = torch.ones(9, 9, dtype=torch.bool).tril()
-LEARNT = torch.ones(9, 3, dtype=torch.bool)
-
-
-@pytest.mark.parametrize(
-    ("seen", "kind"),
-    [
-        (EARLIER, "decoder"), (torch.cat([LEARNT, EARLIER], 1), "decoder"),
-        (torch.cat([EARLIER, LEARNT], 1), "decoder"), (torch.cat([LEARNT, EARLIER | EARLIER.T], 1), "encoder"),
-        (EARLIER | EARLIER.T, "encoder"),
-    ],
-)  # fmt: skip
-def test_learnt_keys_beside_those_of_the_tokens_leave_attention_causal(seen, kind):
-    query, key = torch.zeros(1, 2, 9, 4), torch.zeros(1, 2, seen.shape[1], 4)
-    call = AttentionCall(
-        0,
-        nn.Identity(),
-        query,
-        key,
-        key,
-        seen[None, None],
-        {},
-        eager_attention_forward,
-        eager_attention_forward,
-    )
-    assert Meeting(nn.Identity(), False, ((), {}), None, given=call).kind == kind
 
 
 def maps(output):

@@ -49,25 +49,6 @@ def padded(**changes):
     return AttentionCall(0, nn.Module(), **{**given, **changes})
 
 
-@pytest.mark.parametrize("texts", [[1, 2], [2, 0], [1]])
-@pytest.mark.parametrize("shared", [False, True])
-def test_some_texts_alone_have_their_own_rows_keys_masks_and_biases(texts, shared):
-    batch = 1 if shared else 3
-    mask, bias = drawn(batch, 1, 3, 4) > 0, drawn(batch, 2, 3, 4)
-    whole = padded(mask=mask, arguments={"scaling": 0.5, "position_bias": bias})
-    alone = whole.only(texts, 2, 3)
-    assert torch.equal(alone.query, whole.query[texts][:, :, :2])
-    assert torch.equal(alone.key, whole.key[texts][:, :, :3])
-    assert torch.equal(alone.value, whole.value[texts][:, :, :3])
-    own = [0] if shared else texts
-    assert torch.equal(alone.mask, mask[own][..., :2, :3])
-    assert torch.equal(alone.arguments["position_bias"], bias[own][..., :2, :3])
-    assert alone.arguments["scaling"] == 0.5
-    row = padded(mask=mask[..., :1, :]).only(texts, 2, 3)
-    assert torch.equal(row.mask, mask[own][..., :1, :3])
-    assert padded().only(texts, 2, 3).mask is None
-
-
 def test_rows_of_a_call_have_their_own_masks_and_biases():
     mask, bias = torch.ones(3, 1, 3, 4).tril().bool(), drawn(3, 2, 3, 4)
     whole = padded(mask=mask, arguments={"scaling": 0.5, "position_bias": bias})
@@ -109,28 +90,18 @@ def test_terms_of_a_mask_that_hide_nothing_are_a_bias():
     )
 
 
-@pytest.fixture
-def call_scaling():
+def test_a_captured_layer_knows_that_scaling(unchecked_shapes):
     """Sizes that all differ: 2 heads, 5 queries, 7 keys, d_k = 3, d_v = 4."""
-    generator = seeded()
-    query, key = (torch.randn(1, 2, n, 3, generator=generator) for n in (5, 7))
-    value = torch.randn(1, 2, 7, 4, generator=generator)
-    return AttentionCall(
-        0,
-        nn.Identity(),
-        query,
-        key,
-        value,
-        None,
-        {"is_causal": False},
-        sdpa_attention_forward,
-        eager_attention_forward,
+    query, key, value = drawn(1, 2, 5, 3), drawn(1, 2, 7, 3), drawn(1, 2, 7, 4)
+    made = padded(
+        query=query,
+        key=key,
+        value=value,
+        arguments={"is_causal": False},
+        own=sdpa_attention_forward,
     )
-
-
-def test_a_captured_layer_knows_that_scaling(call_scaling, unchecked_shapes):
-    weights = torch.softmax(call_scaling.query @ call_scaling.key.mT / 3**0.5, -1)
-    layer = CapturedLayer.of(call_scaling, None, call_scaling.run(), weights)
+    weights = torch.softmax(query @ key.mT / 3**0.5, -1)
+    layer = CapturedLayer.of(made, None, made.run(), weights)
     assert layer.scaling == pytest.approx(3**-0.5)
     assert_close(layer.head(1).recomputed.float(), weights[0, 1])
 

@@ -1,7 +1,7 @@
 """The first batch of every run proves that capture is faithful, or names the check that fails."""
 
 from dataclasses import replace
-from types import SimpleNamespace
+from math import isnan
 
 import pytest
 import torch
@@ -27,8 +27,9 @@ from identilens.cli.selfcheck import proof
 from identilens.errors import JoinedTextsError, UnsupportedModelError
 from identilens.models import Lens
 from identilens.models import proof as proofs
+from identilens.models.capture import Lengths
 from identilens.models.interface import AttentionCall
-from identilens.models.proof import Proof
+from identilens.models.outputs import deviation, relative
 
 TEXTS = [ids(9), ids(6)]
 PICTURES = {"pixel_values": torch.linspace(-2, 2, 2 * 3 * 12 * 12).reshape(2, 3, 12, 12).sin()}
@@ -195,33 +196,6 @@ def test_a_model_that_hides_every_key_and_computes_nan_is_refused():
         next(lens.capture([[5, 6, 7]], weights=True))
 
 
-def called(batch=1, heads=2, queries=5, keys=5, mask=None, **given):
-    module = torch.nn.Linear(1, 1)
-    query, key = torch.zeros(batch, heads, queries, 4), torch.zeros(batch, heads, keys, 4)
-    made = {
-        "own": eager_attention_forward,
-        "eager": eager_attention_forward,
-        "arguments": {},
-    } | given
-    return AttentionCall(0, module, query, key, key, mask, **made)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (called(batch=3), "attention"), (called(heads=3), "failed"), (replace(called(), index=1), "failed"),
-        (called(mask=torch.ones(1, 5, 5)), "failed"),
-    ],
-)  # fmt: skip
-def test_calls_of_another_form_are_refused(call, said):
-    site = SimpleNamespace(heads=2, kind="encoder")
-    proof = Proof("toy", (site,), Lens(build("bert")).read([ids(5)]), 0.5)
-    proof._check_layout(called())
-    with pytest.raises(UnsupportedModelError, match=said):
-        proof._check_layout(call)
-
-
 @pytest.mark.parametrize("run", ["a row of one layer", "the keys that are seen", "a head's block"])
 def test_drawn_rows_find_what_all_rows_find(monkeypatch, run):
     """Where a twentieth of the rows is checked, what is wrong in the middle of a text is found, too."""
@@ -245,3 +219,54 @@ def test_drawn_rows_find_what_all_rows_find(monkeypatch, run):
         monkeypatch.setattr(AttentionCall, "attend", forged)
     with pytest.raises(UnsupportedModelError, match="failed with"):
         lens.prove_once(items)
+
+
+def test_the_largest_difference_over_the_largest_expected_entry():
+    expected = torch.tensor([1.0, -4.0, 2.0])
+    assert relative(torch.tensor([1.0, -4.0, 3.0]), expected) == 0.25
+    assert relative(torch.tensor([1.5, -6.0, 2.0]), expected) == 0.5
+    assert relative(expected, expected) == 0
+    assert relative(torch.ones(2), torch.zeros(2)) == pytest.approx(1e12)
+    assert relative(torch.zeros(0, 3), torch.zeros(0, 3)) == 0
+    # Logits of tokens that are not allowed agree where both are infinite, and do not hide the others.
+    masked = torch.tensor([-torch.inf, 4.0])
+    assert relative(masked, masked) == 0
+    assert relative(torch.tensor([-torch.inf, 3.0]), masked) == 0.25
+    assert relative(torch.tensor([2.0, 4.0]), masked) == torch.inf
+
+
+@pytest.mark.parametrize("first", [0.0, 0.5])
+def test_what_is_no_number_never_agrees(first):
+    [item] = Lens(build("bert")).read([ids(3)])
+    lengths = Lengths([item])
+    plain = {"a": torch.ones(1, 3), "b": torch.ones(1, 3), "c": torch.ones(1, 3)}
+    broken = torch.tensor([[1.0, torch.nan, 1.0]])
+    changed = plain | {"a": plain["a"] + first, "b": broken}
+    assert isnan(deviation(plain, changed, lengths, [item]))
+    assert isnan(deviation(changed, plain, lengths, [item]))
+    assert isnan(deviation(changed, changed, lengths, [item]))
+
+
+def test_padding_is_not_compared_and_the_worst_tensor_counts():
+    items = Lens(build("bert")).read([ids(3), ids(2, 1)])
+    lengths = Lengths(items)
+    states, pooled = torch.ones(2, 3, 4), torch.ones(2, 4)
+    plain = {"states": states, "more": (states,), "pooled": pooled, "attentions": states}
+    assert deviation(plain, plain, lengths, items) == 0
+    padded, inside = states.clone(), states.clone()
+    padded[1, 2] = 9
+    inside[1, 1] = 1.5
+    assert deviation(plain, plain | {"states": padded}, lengths, items) == 0
+    assert deviation(plain, plain | {"more": (inside,)}, lengths, items) == 0.5
+    without = {name: one for name, one in plain.items() if name != "attentions"}
+    assert deviation(plain, without, lengths, items) == 0
+    # Of texts of several lengths in a batch, what has no positions may depend on the padding.
+    assert deviation(plain, plain | {"pooled": 3 * pooled}, lengths, items) == 0
+    same = Lens(build("bert")).read([ids(3), ids(3, 1)])
+    changed = plain | {"pooled": 3 * pooled}
+    assert deviation(plain, changed, Lengths(same), same) == 2
+    [alone] = [items[:1]]
+    assert (
+        deviation({"one": torch.ones(())}, {"one": torch.tensor(1.25)}, Lengths(alone), alone)
+        == 0.25
+    )

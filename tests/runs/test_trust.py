@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import identilens as idl
 from helpers.killing import contents, interrupted, killed_at, same
-from helpers.toy import Toy, ToyStudy, toy
+from helpers.toy import Toy, toy
 from identilens.errors import InputError, OutputFolderError
 from identilens.runs import provenance
 from identilens.runs.folder import acquire_lock
@@ -252,15 +252,6 @@ def test_a_report_replaces_no_table_and_no_device(tmp_path):
         with pytest.raises(OutputFolderError, match="is a folder or a device, and not replaced"):
             result.to_html(tmp_path / name)
     assert (tmp_path / "pipe").is_fifo()
-
-
-def test_a_damaged_part_runs_again(tmp_path):
-    interrupted(tmp_path / "run", part=3)
-    part = tmp_path / "run" / "parts" / "000001.safetensors"
-    part.write_bytes(part.read_bytes()[:-20])
-    ToyStudy.runs.clear()
-    same(toy(layers="1-4", out=tmp_path / "run", resume=True), toy(layers="1-4"))
-    assert ToyStudy.runs[:2] == [1, 3]
 
 
 def test_a_run_without_its_provenance_is_left_alone(tmp_path):

@@ -12,8 +12,8 @@ from helpers.heads import causal, doubles, normals, random_weights, seeded, seed
 from identilens.measures.attention import (
     billiard,
     chain_mixing,
+    uniform_alternatives,
 )
-from identilens.measures.attention.billiard import analytic_centre
 from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.samplers import (
     far_alternative,
@@ -21,7 +21,7 @@ from identilens.measures.attention.samplers import (
     iterate_alternatives,
     sample_alternatives,
 )
-from identilens.measures.attention.simplex import largest_step, simplex_space, total_variation
+from identilens.measures.attention.simplex import simplex_space, total_variation
 
 METHODS = ("brunner", "bhardwaj", "uniform")
 
@@ -30,15 +30,6 @@ def random_head(seed, n, d, sharpness=1.0):
     generator = seeded(seed)
     T = normals(generator, n, d)
     return torch.softmax(sharpness * normals(generator, n, n), -1), T
-
-
-def test_largest_step_by_hand():
-    row = doubles([0.5, 0.3, 0.2, 0.0])
-    directions = doubles([[1, -1, 0, 0], [1, 1, -2, 0], [1, 0, 0, -1], [0, 0, 0, 0]])
-    assert largest_step(row.expand(4, 4), directions).tolist() == pytest.approx(
-        [0.3, 0.1, 0.0, 0.0]
-    )
-    assert largest_step(row, torch.tensor([1.0, 0, 0, 0]).double()).item() == float("inf")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -72,12 +63,6 @@ def test_the_step_to_the_edge_empties_a_weight():
         assert drawn.amin(-1).max() < 1e-15
     for drawn in iterate_alternatives(A, T, 4, method="bhardwaj", generator=seeded()):
         assert drawn.min() > 0
-
-
-def test_analytic_centre_by_hand():
-    row = doubles([0.05, 0.15, 0.8])
-    centre = analytic_centre(row, simplex_space(torch.ones(3, 1)))
-    assert centre.point.tolist() == pytest.approx([1 / 3] * 3, abs=1e-7)
 
 
 def test_one_hot_rows():

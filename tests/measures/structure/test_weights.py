@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from helpers.heads import doubles, normals, random_weights, seeded, seeds, uniforms
+from helpers.heads import doubles, random_weights
 from identilens.errors import InputError
 from identilens.measures.structure import (
     cut,
@@ -123,26 +123,6 @@ EPSILON = 0.01
 
 def draft_structure():
     return torch.where(IDENTITY > 0, 1.0, EPSILON).double()
-
-
-def random_case(seed, n=5):
-    generator = seeded(seed)
-    matrices = normals(generator, 2, n, n)
-    return matrices, uniforms(generator, n, n) + 1e-3
-
-
-@given(seed=seeds, factor=st.floats(-50, 50))
-@settings(max_examples=50, deadline=None)
-def test_the_axioms_of_a_norm(seed, factor):
-    (one, two), W = random_case(seed)
-    assert float(structure_norm(one, W)) > 0
-    assert float(structure_norm(torch.zeros_like(one), W)) == 0
-    assert_close(structure_norm(factor * one, W), abs(factor) * structure_norm(one, W))
-    assert (
-        float(structure_norm(one + two, W))
-        <= float(structure_norm(one, W) + structure_norm(two, W)) + 1e-12
-    )
-    assert_close(structure_norm(one - two, W), structure_norm(two - one, W))
 
 
 def test_the_numbers_of_the_draft():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.heads import doubles, normals, seeded
+from helpers.heads import normals, seeded
 from helpers.zoo import build, example, ids
 from identilens.errors import InputError, NumericalError
 from identilens.measures.mixing import contributions
@@ -13,7 +13,6 @@ from identilens.models.derivative.jacobian import (
     LiveBytes,
     check_probes,
     chunk_size,
-    estimate,
     jacobian_norms,
     leading_directions,
     orthonormal_probes,
@@ -197,16 +196,6 @@ def test_as_many_probes_as_dimensions_are_exact_output_norms(family, token):
     assert not found.variances.any()
 
 
-def test_two_probes_are_enough_and_one_is_not():
-    inputs = torch.zeros(4, 16).double()
-    found = output_norms(lambda x: 3 * x, inputs, 2, probes=2)
-    assert found.squares.shape == (1, 4)
-    assert float(found.squares[0, 2]) == pytest.approx(9 * 16)
-    assert found.squares[0, [0, 1, 3]].tolist() == [0, 0, 0]
-    with pytest.raises(InputError, match="probes"):
-        output_norms(lambda x: x, inputs, 2, probes=1)
-
-
 def test_fewer_probes_are_unbiased_and_know_their_variance():
     jacobian = normals(seeded(), 5, 24, 4, 16)
     expected = jacobian[2].square().sum((0, 2))
@@ -268,19 +257,3 @@ def test_numbers_of_probes_by_their_bounds():
             InputError, match=f"leading must be from 0 to {probes - 2}: .* got {leading}"
         ):
             check_probes(probes, leading, 6)
-
-
-def test_norms_of_sums_over_probes_by_hand():
-    # Of 6 dimensions 1 leads; of the other 5, 2 probes have the squares 1 and 3.
-    sums = doubles([[[10.0]], [[4.0]], [[10.0]]]).reshape(1, 3, 1)
-    found = estimate(sums, 6, 3, 1)
-    assert float(found.squares) == pytest.approx(10 + 5 * 2)
-    # s² = 2; 25 · 2 / 2 · (1 − 2/5).
-    assert float(found.variances) == pytest.approx(15)
-    assert found.freedom == 1
-    exact = estimate(sums, 3, 3, 1)
-    assert (float(exact.squares), float(exact.variances), exact.freedom) == (14.0, 0.0, 0)
-    rounded = estimate(doubles([[[0.0], [4.0], [7.9]]]), 6, 2, 0)
-    assert float(rounded.variances) == 0
-    with pytest.raises(NumericalError, match="NaN or infinite"):
-        estimate(sums * torch.inf, 6, 3, 1)

@@ -1,7 +1,5 @@
 """Certificates of texts: tables, findings, lines of tokens, charts, and the report in a browser."""
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
 import torch
@@ -10,11 +8,8 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from helpers import zoo
 from helpers.heads import seeded
-from helpers.written import certainty
 from identilens.errors import InputError
 from identilens.measures.attention import iterate_alternatives
-from identilens.studies import head_views
-from identilens.studies.certify import result
 
 TEXT = (
     "Nobody in the village was surprised, because the old people had said for weeks that the ice in the hills would go "
@@ -80,13 +75,6 @@ def test_a_row_alone_is_that_row_of_its_head_and_its_shares_sum_to_one(one, head
     assert set(one.table["query_token"]) == {"village"}
 
 
-def test_short_texts_are_points(bundled):
-    found = idl.certify(bundled, "A short one.", layers=0, heads=0, tolerance=0)
-    assert (found.table["hi"] - found.table["lo"]).max() < 1e-8
-    assert (found.rows["simplex_nullity"] == 0).all()
-    assert "That is usual where rows see no more keys" in found.summary().text
-
-
 def test_rows_of_a_decoder_have_their_own_null_spaces():
     lens = idl.Lens(zoo.build("gpt2"))
     found = idl.certify(
@@ -107,22 +95,6 @@ def test_rows_of_a_decoder_have_their_own_null_spaces():
 
 
 SHORT = "The keeper wrote down every ship."
-
-
-def test_charts_of_any_number_of_layers_contain_as_many_as_a_page(monkeypatch):
-    monkeypatch.setattr(head_views, "MOST_GROUPS", 5)
-    monkeypatch.setattr(result, "CELLS", 40)
-    found, layers = certainty(((0, 0),), ("0",)), pl.Series("layer", range(50))
-
-    def of_all_layers(table):
-        every = layers.to_frame().join(table.drop("layer"), how="cross")
-        return every.select(table.columns)
-
-    found = replace(found, table=of_all_layers(found.table), rows=of_all_layers(found.rows))
-    assert len(found.by_head()) == len(found.by_query()) == 50
-    assert sorted(found.bars()["layer"]) == [n for n in range(5) for _ in "abc"]
-    sizes = {name: most_rows(chart) for name, chart in found.charts().items()}
-    assert sizes == {"intervals": 15}
 
 
 def test_the_map_of_a_head_frames_its_certain_cells_and_has_its_certified_rows_alone():
@@ -146,8 +118,3 @@ def test_the_map_of_a_head_frames_its_certain_cells_and_has_its_certified_rows_a
     assert "map_text0_layer3_head9_encoder" in found.charts()
     with pytest.raises(InputError, match="layers=2, heads=9"):
         found.plot_map(layer=2, head=9)
-
-
-def most_rows(chart):
-    """Size of the largest table that a chart contains."""
-    return max(map(len, chart.to_dict()["datasets"].values()))

@@ -188,17 +188,6 @@ def test_encoders_have_margins_of_texts_that_differ_in_one_or_two_tokens():
     assert found.summary().numbers["changes"] == len(found.table) // 2
 
 
-def test_bits_are_the_fewest_with_a_certificate(lens):
-    found = idl.inversion(lens, [[4, 8, 15, 16]], noise="float32", bits=(2, 3, 4, 5, 6, 7, 8))
-    fewest, by_text = found.bits(), found.by_text()
-    for row in fewest.iter_rows(named=True):
-        wholes = by_text.filter(
-            (pl.col("certified_to") == 4) & (pl.col("layer") == row["layer"])
-        ).drop_nulls("bits")
-        assert row["certified_bits"] == wholes["bits"].min()
-        assert row["recovered_bits"] <= row["certified_bits"]
-
-
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_inputs_that_are_refused(lens):
     with pytest.raises(InputError, match="no cache of keys and values|single texts"):

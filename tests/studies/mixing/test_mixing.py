@@ -7,7 +7,7 @@ import torch
 from polars.testing import assert_frame_equal
 
 from helpers.zoo import build, example, ids
-from identilens.errors import InputError, SettingError, UnsupportedModelError
+from identilens.errors import SettingError, UnsupportedModelError
 from identilens.measures.mixing import contributions
 from identilens.models import Lens
 from identilens.models.derivative.jacobian import jacobian_norms
@@ -127,13 +127,3 @@ def test_what_needs_every_position_is_refused_for_some(name):
     given: dict = {name: 4 if name == "leading" else "a"}
     with pytest.raises(SettingError, match=f"expected {name} to be left out with queries; got"):
         mixing(Lens(build("bert")), [ids(5)], queries=(1,), **given)
-
-
-def test_a_position_may_be_in_one_sequence_of_an_encoder_and_a_decoder_alone():
-    batch = {"input_ids": torch.tensor([ids(7)]), "decoder_input_ids": torch.tensor([ids(3)])}
-    found = mixing(Lens(build("t5")), batch, queries=6, sketch_probes=4, rollouts=False)
-    assert set(found.table["kind"]) == {"encoder"}
-    assert set(found.table["hidden"]) == {6}
-    assert found.summary().numbers["typical_error"] > 0
-    with pytest.raises(InputError, match="position"):
-        mixing(Lens(build("t5")), batch, queries=7, sketch_probes=4, rollouts=False)

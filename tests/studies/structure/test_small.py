@@ -6,20 +6,19 @@ import polars as pl
 import pytest
 import torch
 
-import identilens as idl
-from helpers.structures import structure_of
+from helpers.charts import drawn
+from helpers.structures import by_hand, structure_of
 from helpers.zoo import build, ids
 from identilens.errors import InputError
-from identilens.models.inputs import Item
 from identilens.models.lens import Lens
-from identilens.studies.structure.lengths import _size, special_positions, texts_of_length
+from identilens.studies.structure.lengths import special_positions, texts_of_length
 from identilens.studies.structure.settings import StructureSettings
 from identilens.studies.structure.study import StructureStudy, structure
 
 
 @pytest.fixture(scope="module")
 def found():
-    return structure_of(pairs=0, perturbed=0, count=4)
+    return structure_of(count=4)
 
 
 def test_energies_are_shares_and_visibilities_are_ranks(found):
@@ -34,7 +33,7 @@ def test_energies_are_shares_and_visibilities_are_ranks(found):
 
 @pytest.mark.parametrize("given", [None, 3])
 def test_w_is_made_of_as_many_texts_as_given_or_as_the_largest_silhouette_says(given):
-    found = structure_of(pairs=0, perturbed=0, count=6, clusters=given)
+    found = structure_of(count=6, clusters=given)
     best = found.clusters.sort("silhouette")["clusters"][-1]
     assert best == 2
     assert found.clusters.filter("chosen")["clusters"].to_list() == [given or best]
@@ -50,15 +49,6 @@ def test_dimensions_are_counted_in_the_spectrum(found):
     for name in ("dim_half", "dim_95", "energy_95"):
         assert found.table[name].to_list() == counted[name].to_list()
         assert found.table[name].n_unique() > 1
-
-
-@pytest.mark.parametrize("threshold", [None, 0.05])
-def test_the_threshold_that_is_used_is_recorded(bundled, threshold):
-    texts = ["The ferry left the harbour before dawn.", "Nobody on the quay had paid for it."]
-    options = {"length": 6, "clusters": 1, "perturbed": 0, "compared_pairs": 0}
-    found = idl.structure(bundled, texts, threshold=threshold, **options)
-    recorded = found.provenance["settings"]
-    assert recorded["threshold"] == (threshold or 2 / 6)
 
 
 N = 12
@@ -143,13 +133,35 @@ def test_one_text_is_not_enough(bundled):
         texts_of_length(bundled, ["a", "b"], 20, "skip")
 
 
-def test_every_sequence_of_a_text_is_long_enough_and_of_tokens():
-    ids_of_two = {"input_ids": torch.tensor([1, 2])}
-    item = Item(ids_of_two, {"encoder": ("a", "b"), "decoder": ("a", "b", "c")})
-    assert _size(item, 0) == 2
-    for other in (
-        Item(ids_of_two, {}),
-        Item({"pixel_values": torch.zeros(3, 4, 4)}, {"encoder": ("a", "b")}),
-    ):
-        with pytest.raises(InputError, match="tokens"):
-            _size(other, 7)
+@pytest.fixture(scope="module")
+def written():
+    return by_hand()
+
+
+def sample(frame, *columns, **where):
+    return frame.filter(**where).select(columns).rows()
+
+
+def test_norms_and_moves_are_summed_up(written):
+    follows = {row["norm"]: row for row in written.correlations().iter_rows(named=True)}
+    assert list(follows) == [
+        "structure", "structure_effective", "one", "infinity", "frobenius", "output",
+    ]  # fmt: skip
+    # Within a head the changes are 1, 4, 4, 9 sixteenths; Frobenius is 1, 1, 2, 2 and the same within a size.
+    assert follows["frobenius"]["within_spearman"] == pytest.approx(0.5**0.5)
+    assert follows["frobenius"]["within_pearson"] == pytest.approx(8 / (4 * 33) ** 0.5)
+    assert follows["frobenius"]["same_size_spearman"] is None
+    assert follows["structure"]["within_pearson"] == pytest.approx(8 / (2 * 33) ** 0.5)
+    for name, sign in (("structure", 1), ("structure_effective", -1), ("output", 1)):
+        row = follows[name]
+        assert row["whole_spearman"] == row["same_size_spearman"] == pytest.approx(sign)
+        assert row["pooled_spearman"] == pytest.approx(sign)
+        assert row["pooled_pearson"] == pytest.approx(sign * 8 / (2 * 33) ** 0.5)
+    columns = ("share", "structure", "frobenius", "output", "hidden", "count")
+    assert sample(written.by_perturbation(), *columns) == [
+        (0.25, 1.5, 1.0, 3.0, 5 / 32, 4), (0.5, 2.5, 2.0, 5.0, 13 / 32, 4), (None, 3.5, 3.0, 7.0, 25 / 32, 4),
+    ]  # fmt: skip
+    assert drawn(written.charts()["norms"], "norm", "measure", "value")[:2] == [
+        ("‖·‖_S", "Within spearman", 1.0),
+        ("‖·‖_S, effective", "Within spearman", -1.0),
+    ]

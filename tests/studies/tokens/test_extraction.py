@@ -7,7 +7,7 @@ import torch
 from torch.testing import assert_close
 
 from helpers.zoo import build, example, ids
-from identilens.errors import InputError, NumericalError, OutputFolderError
+from identilens.errors import InputError, OutputFolderError
 from identilens.models import Lens
 from identilens.studies.items import read_items
 from identilens.studies.tokens import extraction
@@ -107,13 +107,3 @@ def test_what_cannot_be_extracted(tmp_path):
     (tmp_path / "file").write_text("precious")
     with pytest.raises(OutputFolderError, match="could not write"):
         extract(Lens(build("bert")), TEXTS, tmp_path / "file")
-
-
-def test_nan_names_the_text(tmp_path):
-    model = build("bert")
-    with torch.no_grad():
-        model.embeddings.word_embeddings.weight[TEXTS[4][0]] = torch.nan
-    first = next(index for index, text in enumerate(TEXTS) if TEXTS[4][0] in text)
-    with pytest.raises(NumericalError, match="infinite"):
-        extract(Lens(model), TEXTS[first:], tmp_path)
-    assert not list(tmp_path.rglob("states.npy"))
