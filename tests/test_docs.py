@@ -1,27 +1,33 @@
 """Every page of the documentation: its Python examples run, its links, names and commands exist."""
 
 import json
+import os
 import re
 import runpy
 import subprocess
 import sys
 import tomllib
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
+import polars as pl
 import pytest
+import torch
 from annotated_types import Ge, Lt
 from markdown import Markdown
 
 from identilens.models import load
+from identilens.reproduce.registry import REPRODUCTIONS
 from identilens.runs.settings import Numbers, Settings
 
 ROOT = Path(__file__).parents[1]
 CHECKS = runpy.run_path(str(ROOT / "tools" / "check_docs.py"))
 PAGES = [page for page in CHECKS["PAGES"] if "reference" not in page.parts]
 FOLLOWED = ["README.md", "docs/start.md", "docs/settings.md"]
-"""Pages that tests/test_first_contact.py runs from top to bottom."""
+"""Pages that are run from top to bottom."""
 
 WITH_EXAMPLES = [
     page for page in PAGES
@@ -161,3 +167,158 @@ def test_an_editor_knows_results_and_misspelt_options(tmp_path):
     [told] = json.loads(done.stdout)["generalDiagnostics"]
     assert told["range"]["start"]["line"] == 3
     assert "layerz" in told["message"]
+
+
+TOOL = runpy.run_path(str(ROOT / "tools" / "tables.py"))
+ROWS = TOOL["stored_rows"]()
+COUNTS = {
+    "Brunner et al. 2020": ("Figure", 43), "Bhardwaj et al. 2021": ("Figure", 6), "structure2025": ("Figure", 2),
+    "Wen et al. 2023": ("Figure", 10),
+}  # fmt: skip
+
+
+def numbers(item):
+    """The figures that an item names: "Figures 19 to 25", "Figures 1b and 1c"."""
+    found = [int(number) for number in re.findall(r"\d+", item)]
+    return range(found[0], found[-1] + 1) if " to " in item else found
+
+
+def test_the_page_is_made_from_the_stored_rows():
+    page = (ROOT / "docs" / "reproductions.md").read_text(encoding="utf-8")
+    assert page == TOOL["figures_page"](), "run: make docs"
+
+
+@pytest.mark.parametrize("paper", COUNTS)
+def test_every_figure_has_a_row(paper):
+    word, count = COUNTS[paper]
+    items = [row["item"] for row in ROWS if row["paper"] == paper and row["item"].startswith(word)]
+    assert {number for item in items for number in numbers(item)} == set(range(1, count + 1))
+
+
+def test_the_tables_have_rows():
+    tables = [row["item"] for row in ROWS if row["item"].startswith("Table 1")]
+    named = " ".join(tables).lower().replace(" news", "_news")
+    assert all(
+        task in named
+        for task in ("trec", "sst", "ag_news", "dbpedia", "snli", "imdb", "yelp", "sogou")
+    )
+    assert "Table 1" in tables  # Wen et al.
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['paper']} {row['item']}")
+def test_a_row_says_what_it_rests_on(row):
+    assert row["verdict"] in TOOL["VERDICTS"]
+    assert row["ours"] or row["verdict"] == "illustration"
+    if row["verdict"] in ("agrees", "partly", "differs"):
+        assert re.search(r"\d", row["ours"]), "a verdict needs a measured number"
+    if row["page"]:
+        assert (ROOT / "docs" / row["page"]).exists()
+    if row["command"]:
+        assert row["command"].split()[:2] == ["identilens", "reproduce"]
+        assert row["command"].split()[2] in REPRODUCTIONS
+
+
+def test_every_reproduction_is_on_the_page():
+    assert set(REPRODUCTIONS) <= {row["command"].split()[2] for row in ROWS if row["command"]}
+
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?")
+
+
+def assert_stored(output, value):
+    """Assert that a table or tensor is stored as it is now; numbers may be rounded otherwise."""
+    assert output["data"].keys() & {"image/png", "text/html", "text/plain"}
+    if not isinstance(value, pl.DataFrame | torch.Tensor):
+        return
+    stored = "".join(output["data"]["text/plain"])
+    numbers = [np.array(NUMBER.findall(text), float) for text in (stored, repr(value))]
+    assert numbers[0].shape == numbers[1].shape, "run tools/pictures.py"
+    assert np.allclose(*numbers, rtol=0.01, atol=1e-4), "run tools/pictures.py"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_and_shows_its_results(path, bundled_path):
+    run_cell = runpy.run_path(str(ROOT / "tools" / "pictures.py"))["run_cell"]
+    names, shown = {}, 0
+    for cell in json.loads(path.read_text("utf-8"))["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        value = run_cell("".join(cell["source"]), names)
+        assert len(cell["outputs"]) == (value is not None)
+        for output in cell["outputs"]:
+            assert_stored(output, value)
+        if hasattr(value, "_repr_html_"):
+            shown += bool(value._repr_html_())
+        elif hasattr(value, "_repr_mimebundle_"):
+            html = value._repr_mimebundle_()["text/html"]
+            assert "://cdn" not in html
+            shown += bool(html)
+    assert shown >= 2
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_installs_first_and_is_small(path):
+    cells = json.loads(path.read_text("utf-8"))["cells"]
+    first = next(cell for cell in cells if cell["cell_type"] == "code")
+    assert "".join(first["source"]).startswith('%pip install --quiet "identilens')
+    assert path.stat().st_size < 300_000
+
+
+def test_there_are_four():
+    assert len(NOTEBOOKS) == 4
+
+
+LEFT_OUT = {
+    "make ": "makes an environment of its own and runs for minutes; what it runs is tested by itself",
+    "identilens explore": "serves a page until it is stopped; tests/explorer has it",
+    "pip install": "downloads; `make release-check` installs the built package",
+}
+
+
+def blocks(page):
+    """The kind and the text of each block of code on a page, those of Python that follow one another as one."""
+    found = re.findall(
+        r"^```(\w+)\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    return [
+        (kind, "\n".join(text for _, text in group))
+        for kind, group in groupby(found, key=lambda one: one[0])
+    ]
+
+
+def typed(block):
+    """What is typed in a block of the console, but for lines that are left out."""
+    lines = re.findall(r"^\$ (.*(?:\\\n.*)*)", block, re.MULTILINE)
+    return "\n".join(line for line in lines if not line.startswith(tuple(LEFT_OUT)))
+
+
+@pytest.mark.parametrize("page", FOLLOWED)
+@pytest.mark.usefixtures("bundled_path")
+def test_a_page_can_be_followed(page, tmp_path):
+    environment = {
+        **os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT / "src"),
+    }  # fmt: skip
+    printed = ""
+    for kind, text in blocks(ROOT / page):
+        if kind == "toml":
+            (tmp_path / "settings.toml").write_text(text)
+            (tmp_path / "texts.txt").write_text(
+                "The ferry left the harbour before dawn.\nNobody came.\n"
+            )
+            continue
+        program = {"python": [sys.executable, "-"], "console": ["bash", "-e"]}[kind]
+        done = subprocess.run(
+            program, input=text if kind == "python" else typed(text), cwd=tmp_path, env=environment,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, f"{text}\n{done.stderr}"
+        printed += done.stdout
+    quoted = " ".join(
+        re.findall(r"^> (.*)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    said = re.findall(r"[\d.,]+ %", quoted)
+    printed = " ".join(printed.split())
+    assert [number for number in said if number not in printed] == []
+    assert page == "docs/settings.md" or len(said) > 3

@@ -10,16 +10,6 @@ from helpers.command import failing
 from helpers.heads import seeded
 from helpers.zoo import build
 from identilens.errors import IdentilensError
-from identilens.linalg import ProjectedValues
-from identilens.measures.attention import (
-    attention_intervals,
-    certain_mass,
-    effective_attention,
-    numerical_rank,
-    removal_effect,
-    sample_alternatives,
-    softmax_map,
-)
 
 TEXT = "The ferry left the harbour before dawn."
 A, T = torch.rand(3, 4, generator=seeded()).softmax(-1), torch.eye(4)[:, :2]
@@ -57,30 +47,12 @@ IN_PYTHON = {
         lambda lens: idl.certify(lens, TEXT, kind="decoder"),
         "the model has encoder attention",
     ),
-    "lists for tensors": (lambda lens: certain_mass([[0.5, 0.5]], T), "as a tensor of shape (query, key); got list"),
-    "a map for a row": (lambda lens: attention_intervals(A, T), "pass A[i]"),
-    "logits for weights": (lambda lens: certain_mass(-A, T), "pass the weights after softmax"),
-    "a list for a row": (lambda lens: attention_intervals([0.5, 0.5], T), "attention weights as a tensor; got list"),
-    "nothing for a row": (lambda lens: attention_intervals(None, T), "attention weights as a tensor; got NoneType"),
-    "a tensor for a number": (lambda lens: sample_alternatives(A, T, A), "of at least 0; got tensor("),
-    "a sparse tensor": (lambda lens: certain_mass(A.to_sparse(), T), "weights must be a dense tensor; got"),
-    "sparse values": (lambda lens: numerical_rank(T.to_sparse()), "values must be a dense tensor"),
-    "values of several heads": (lambda lens: certain_mass(A, T.expand(2, 4, 2)), "got (2, 4, 2). Pass those of each"),
-    "words for a tolerance": (lambda lens: certain_mass(A, T, tolerance="1%"), "a tolerance of 0 or more"),
-    "a row for a map": (lambda lens: effective_attention(T, weights=A[0]), "weights must be (..., query, 4)"),
-    "a row to share": (lambda lens: removal_effect(A[0], T), "weights (..., query, key) over the 4 keys"),
-    "no weights to share": (lambda lens: removal_effect(None, T), "weights (..., query, key) over the 4 keys"),
     "an image of a long name": (lambda lens: idl.read_image("a" * 5000), "File name too long"),
-    "words for queries": (lambda lens: softmax_map("q", A, T), "queries must be a dense tensor; got str"),
     "ids without an axis of texts": (
         lambda lens: idl.audit(lens, {"input_ids": torch.tensor([5, 6])}),
         "got {'input_ids': (2,)}. For one text: ids[None]",
     ),
     "a batch of no texts": (lambda lens: lens.read({"input_ids": torch.ones(0, 3).long()}), "got {'input_ids': (0, "),
-    "a projection of what is projected": (
-        lambda lens: effective_attention(ProjectedValues.of(T), weights=A, output_projection=torch.eye(2)),
-        "the values are projected",
-    ),
     "a column of a list": (lambda lens: idl.read_texts([TEXT], columns="a"), "columns=... is for files and data sets"),
 }  # fmt: skip
 

@@ -61,17 +61,3 @@ def test_a_toy_study_gets_everything(toy_package, tmp_path):
     assert identilens("export", run).code == 0
     assert identilens("export", run, "--to", "figures", "--formats", "svg").code == 0
     assert (tmp_path / "run" / "figures" / "squares.svg").is_file()
-
-
-def test_its_mistakes_name_the_option(toy_package, tmp_path):
-    run = str(tmp_path / "run")
-    for arguments, words in (
-        (("--share", "2"), "expected --share below 1; got 2.0."),
-        (("--layers", "a"), "expected --layers as numbers and ranges"),
-        (("--wrods", "odd"), "Did you mean --words?"),
-        (("--memory", "x"), "expected --memory in bytes"),
-    ):
-        failed = identilens("toy", *arguments, "--out", run)
-        assert failed.code == 2
-        assert words in failed.error
-    assert not (tmp_path / "run").exists()

@@ -90,9 +90,7 @@ def commands(page: Path) -> Iterator[list[str]]:
 def wrong_commands(page: Path, app: App) -> Iterator[str]:
     """Yield the commands of a page that the command line does not take; none is run."""
     for words in commands(page):
-        if (
-            "--config" in words
-        ):  # needs its file: tests/test_first_contact.py runs the pages that have it
+        if "--config" in words:  # needs its file: tests/test_docs.py runs the pages that have it
             continue
         try:
             app.parse_args(words, exit_on_error=False, print_error=False)

@@ -1,17 +1,22 @@
 """Words that charts and pages share: lines of marked tokens, cells of tables, names of files, facts of a run."""
 
-import json
+import base64
 import re
+import struct
+import zlib
+from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 import torch
 
-from identilens.charts import lines
-from identilens.charts.figures import LayerChart, figure
+from helpers.pages import heads
+from identilens.charts import choose, heat, lines, save_charts
 from identilens.charts.labels import cell, file_names, said, shortened, visible_text, word_pieces
 from identilens.charts.notebook import MapView
 from identilens.charts.page import table_html
+from identilens.charts.thumbnails import contact_sheet
 from identilens.charts.token_lines import (
     Mark,
     MarkedToken,
@@ -20,7 +25,8 @@ from identilens.charts.token_lines import (
     notebook_html,
     style,
 )
-from identilens.charts.viewer import TokenMap, fitting, looks_script, map_characters, viewer_data
+from identilens.charts.viewer import TokenMap
+from identilens.errors import InputError, OutputFolderError
 
 STRONG, FRAMED, PLAIN = Mark("sure", "●", 0, True), Mark("free", "△", 1), Mark("none", "·", None)
 LINE = TokenLine(
@@ -131,23 +137,6 @@ def token_map(interest, keys=("c", "d"), n=2):
     )
 
 
-def test_maps_that_fit_and_how_the_viewer_reads_them():
-    maps = [token_map(1), token_map(3, ("a", "b")), token_map(2)]
-    one = maps[0].characters
-    assert [map_characters(bits) for bits in (0, 1, 24, 25)] == [0, 4, 4, 8]
-    assert fitting(maps, 3 * one) == maps
-    assert fitting(maps, 2 * one) == maps[1:]
-    assert fitting(maps, one) == [maps[1]]
-    assert fitting(maps, one - 1) == []
-    data = viewer_data(maps)
-    assert (data["first"], data["rules"]) == (1, None)
-    assert data["tokens"] == [["a", "b"], ["c", "d"]]
-    assert [(row["queries"], row["keys"]) for row in data["maps"]] == [(0, 1), (0, 0), (0, 1)]
-    assert {row["note"] for row in data["maps"]} == {"note"}
-    looks = json.loads(looks_script().removeprefix("window.identilensLooks = ").rstrip(";\n"))
-    assert list(looks) == ["light", "dark"]
-
-
 def test_the_viewer_as_a_file(tmp_path):
     view = MapView([token_map(1), token_map(2)], 0)
     path = view.to_html(tmp_path / "new" / "map.html")
@@ -156,19 +145,84 @@ def test_the_viewer_as_a_file(tmp_path):
     assert held[1] == "0"
 
 
-def test_a_chart_in_a_notebook_and_in_a_page():
-    chart = lines(pl.DataFrame({"x": [0, 1], "y": [1.0, 2.0]}), "x", "y", title="A <title>")
-    assert isinstance(chart, LayerChart)
-    shown = chart._repr_mimebundle_()
-    assert list(shown) == ["text/html"]
-    assert shown["text/html"].startswith('<iframe srcdoc="')
-    assert shown["text/html"].endswith(
-        'title="Chart" style="width: 100%; height: 420px; border: 0"></iframe>'
+def pixels(address):
+    """The pixels of a picture."""
+    content = base64.b64decode(address.removeprefix("data:image/png;base64,"))
+    width, height = struct.unpack(">II", content[16:24])
+    start = content.index(b"IDAT")
+    size = struct.unpack(">I", content[start - 4 : start])[0]
+    lines = np.frombuffer(zlib.decompress(content[start + 4 : start + 4 + size]), np.uint8)
+    lines = lines.reshape(height, 1 + width * 4)
+    assert not lines[:, 0].any()
+    return lines[:, 1:].reshape(height, width, 4)
+
+
+def test_maps_stand_by_layer_and_head_shaded_by_the_root_of_their_largest_weights():
+    small = (
+        torch.tensor([[1.0, 0.0], [0.25, 0.0]]).repeat_interleave(20, 0).repeat_interleave(20, 1)
     )
-    data = {"charts": {}, "datasets": {}}
-    assert figure("one", chart, "Section", data) == {
-        "id": "one", "title": "A <title>", "description": "A <title>",
-    }  # fmt: skip
-    assert "title" not in data["charts"]["one"]
-    assert data["charts"]["one"].keys().isdisjoint({"config", "$schema", "datasets"})
-    assert len(data["datasets"]) == 1
+    large = 3 * small.flip(1).repeat_interleave(2, 0)
+    maps = [
+        TokenMap({"layer": 3, "head": head}, {"raw": weights}, [], [])
+        for head, weights in ((0, small), (2, large))
+    ]
+    opacity = pixels(contact_sheet(maps))[..., 3]
+    assert opacity.shape == (44, 88)
+    first, gap, second = opacity[:40, :40], opacity[:, 40:44], opacity[:40, 44:84]
+    assert (gap == 15).all()
+    assert [first[0, 0], first[0, 39], first[39, 0], first[39, 39]] == [255, 15, 135, 15]
+    assert (second == first[:, ::-1]).all()
+
+
+FRAME = pl.DataFrame({"layer": [0, 1, 2], "rate": [0.5, 0.7, 0.6]})
+
+
+def test_every_format_is_written_and_equal_charts_give_equal_files(tmp_path):
+    charts = {"rates": lines(FRAME, "layer", "rate")}
+    first, second = (save_charts(charts, tmp_path / name) for name in ("a", "b"))
+    assert [path.name for path in first] == ["rates.png", "rates.svg", "rates.pdf"]
+    starts = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes() == other.read_bytes()
+        assert one.read_bytes().startswith(starts[one.suffix])
+    assert not list(tmp_path.rglob(".*"))
+
+
+def test_a_chart_that_offers_a_choice_is_written_once_for_each(tmp_path):
+    chart = choose(
+        heat(heads(), "head", "layer", "share"),
+        "kind",
+        "Attention",
+        {"encoder": "Encoder", "decoder": "De."},
+    )
+    paths = save_charts({"share": chart}, tmp_path, ["svg"])
+    assert [path.name for path in paths] == ["share_Encoder.svg", "share_De.svg"]
+    first, second = (path.read_text() for path in paths)
+    assert first.count(">0.64<") == 1
+    assert ">Attention Encoder<" in first
+    assert ">Attention De.<" in second
+    assert first != second
+    titled = chart.properties(title="Shares")
+    [first, _] = save_charts({"titled": titled}, tmp_path, ["svg"])
+    assert all(f">{words}<" in first.read_text() for words in ("Shares", "Attention Encoder"))
+
+
+@pytest.mark.parametrize("formats", [["png", "gif"], [], "png"])
+def test_wrong_formats_are_refused_before_anything_is_written(tmp_path, formats):
+    with pytest.raises(InputError, match="any of png, svg, pdf"):
+        save_charts({"rates": lines(FRAME, "layer", "rate")}, tmp_path / "new", formats)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path, monkeypatch):
+    path = tmp_path / "rates.svg"
+    path.write_text("old")
+
+    def full(target, content):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OutputFolderError, match="No space left"):
+        save_charts({"rates": lines(FRAME, "layer", "rate")}, tmp_path, ["svg"])
+    assert path.read_text() == "old"
+    assert [one.name for one in tmp_path.iterdir()] == ["rates.svg"]

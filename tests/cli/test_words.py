@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +14,10 @@ import polars as pl
 import pytest
 
 import identilens as idl
-from helpers.command import failing, identilens
-from helpers.toy import ToySettings
-from identilens.cli import app, commands, explore, options, reproductions, selfcheck, show
-from identilens.cli.options import ModelOptions, PrintOptions, RayOptions, RunOptions
+from helpers.command import command, failing, identilens
+from helpers.toy import Toy, ToySettings, toy
+from identilens.cli import app, commands, explore, options, reproductions, selfcheck
+from identilens.cli.options import ModelOptions, RayOptions, RunOptions
 from identilens.demo.examples import STORY
 from identilens.errors import CheckFailedError, InputError
 from identilens.models.proof import Check
@@ -25,6 +26,7 @@ from identilens.studies.registry import STUDIES, Entry
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
+TOY = Entry("helpers.toy:ToyStudy", "Square.", "helpers.toy:ToySettings", takes=())
 TEN = [word for letter in "abcdefghij" for word in ("--text", letter)]
 
 
@@ -63,42 +65,30 @@ def test_what_is_checked(monkeypatch, given, tokenizer, inputs):
 
 def test_comparisons_reports_and_figures(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    for name in ("x", "y"):
-        (tmp_path / name).mkdir()
-    table = pl.DataFrame({"a": [1]})
-    made = SimpleNamespace(table=table, show=lambda: print("shown"), to_html=lambda path: path)
-    monkeypatch.setattr(show, "load_result", lambda folder: folder)
-    monkeypatch.setattr(
-        show, "compare", lambda *runs: made if runs == (Path("x"), Path("y")) else None
+    monkeypatch.setitem(STUDIES, "toy", TOY)
+    toy(out="x")
+    toy(layers=5, out="y")
+    made = idl.compare(idl.load_result("x"), idl.load_result("y"))
+    assert identilens("compare", "x", "y", code=0).output.startswith(
+        made.summary().text.split("\n")[0]
     )
-    assert identilens("compare", "x", "y", code=0).output == "shown"
-    done = identilens("compare", "x", "y", "--json", "--out", tmp_path / "c.html", code=0)
-    assert json.loads(done.output) == [{"a": 1}]
-    assert done.error == f"report: {tmp_path / 'c.html'}"
-    asked = []
-    monkeypatch.setattr(show, "write_report", lambda *given: asked.append(given) or Path("r.html"))
-    assert identilens("export", "x", code=0).output == "report: r.html"
+    done = identilens("compare", "x", "y", "--json", "--out", "c.html", code=0)
+    assert json.loads(done.output) == made.table.to_dicts()
+    assert done.error == "report: c.html"
+    assert identilens("export", "x", code=0).output == "report: x/report.html"
     identilens("export", "x", "--out", "o.html", code=0)
-    assert asked == [(Path("x"), None), (Path("x"), Path("o.html"))]
-    drawn = []
-    saving = SimpleNamespace(
-        save_figures=lambda *given: drawn.append(given) or [Path("a.svg")],
-        to_csv=lambda *given: drawn.append(given) or [Path("a.csv")],
-        to_json=lambda: "{}",
-        cite=lambda: "cited",
-    )
-    monkeypatch.setattr(show, "load_result", lambda folder: saving)
     figures = ("export", "x", "--to", "figures")
-    assert identilens(*figures, "--formats", "svg, png", code=0).output == "a.svg"
+    written = identilens(*figures, "--formats", "svg, png", code=0).output.split()
+    assert written == ["x/figures/squares.svg", "x/figures/squares.png"]
     identilens(*figures, "--out", "o", code=0)
-    assert identilens("export", "x", "--to", "csv", code=0).output == "a.csv"
-    assert drawn == [
-        (Path("x") / "figures", ("svg", "png")), (Path("o"), ("png", "svg", "pdf")), (Path("x") / "tables",),
-    ]  # fmt: skip
-    file = tmp_path / "a.json"
-    identilens("export", "x", "--to", "json", "--out", file, code=0)
-    assert file.read_text() == "{}"
-    assert identilens("export", "x", "--to", "citation", code=0).output == "cited"
+    assert len(list(Path("o").iterdir())) == 3
+    done = identilens("export", "x", "--to", "csv", code=0)
+    assert done.output == "x/tables/table.csv x/tables/notes.csv"
+    identilens("export", "x", "--to", "json", "--out", "a.json", code=0)
+    result = Toy.load("x")
+    assert Path("a.json").read_text() == result.to_json()
+    cited = identilens("export", "x", "--to", "citation", code=0).output
+    assert cited == " ".join(result.cite().split())
 
 
 def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):
@@ -162,33 +152,6 @@ def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):
         assert "pip install 'identilens[explorer]'" in failing("explore", "--model", "a")
 
 
-def run_toy(tmp_path, monkeypatch, capsys, **prints):
-    asked = []
-
-    def ran(study, *, out, progress, ray, **choices):
-        asked.append((study.settings, out, progress, ray, choices))
-        return SimpleNamespace(show=lambda: print("shown"), to_json=lambda **also: json.dumps(also))
-
-    monkeypatch.setattr(commands, "run_study", ran)
-    monkeypatch.setattr(commands, "write_report", lambda out: Path("r.html"))
-    commands.study_command(Entry("helpers.toy:ToyStudy", "Square.", "helpers.toy:ToySettings", takes=()))(
-        settings=ToySettings(seed=3), run=RunOptions(out="o", resume=True), prints=PrintOptions(**prints)
-    )  # fmt: skip
-    ((settings, out, progress, ray, choices),) = asked
-    assert (settings.seed, out, ray) == (3, "o", False)
-    assert choices == {"resume": True, "overwrite": False, "allow_version_change": False}
-    return progress, capsys.readouterr().out
-
-
-def test_what_a_study_prints(tmp_path, monkeypatch, capsys):
-    given = (tmp_path, monkeypatch, capsys)
-    assert run_toy(*given) == (True, "shown\nreport: r.html\n")
-    assert run_toy(*given, quiet=True) == (False, "")
-    progress, written = run_toy(*given, json=True)
-    assert not progress
-    assert json.loads(written) == {"report": "r.html"}
-
-
 def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
     asked = []
 
@@ -226,19 +189,13 @@ def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
     with pytest.raises(InputError, match="is no folder"):
         command(run=RunOptions(out=str(out)))
     monkeypatch.setattr(reproductions, "OPTIONS", {"one": ToySettings})
-    alone = reproductions.one  # as the program finds it
-    assert not hasattr(reproductions, "__path__")
-    assert list(alone.__signature__.parameters) == ["settings", "run"]
-    alone(run=RunOptions(out=str(tmp_path / "two")), settings=ToySettings(seed=2))
-    assert "ray" not in asked[-1][2]
-    assert asked[-1][0].seed == 2
+    assert list(reproductions.one.__signature__.parameters) == ["settings", "run"]
 
 
 def test_a_cluster_is_this_machine_or_an_address(monkeypatch):
     asked = []
     monkeypatch.setattr(commands, "load_inputs", lambda *given: [])
-    toy = Entry("helpers.toy:ToyStudy", "Square.", "helpers.toy:ToySettings", takes=())
-    monkeypatch.setitem(STUDIES, "lab reversal", toy)
+    monkeypatch.setitem(STUDIES, "lab reversal", TOY)
     monkeypatch.setattr(commands, "write_report", Path)
 
     def ran(study, *, ray, **options):
@@ -324,3 +281,63 @@ def test_errors_of_others_are_not_hidden_and_a_reader_may_leave(monkeypatch, tmp
         stream.write("nobody reads this")
     assert stopped.value.code == 128 + signal.SIGPIPE
     assert (tmp_path / "out").read_text() == ""
+
+
+HELPERS = Path(__file__).parents[1]
+PROGRAM = f"""
+import sys, time
+sys.path.insert(0, {str(HELPERS)!r})
+from helpers import toy
+from identilens.studies import registry
+registry.STUDIES["toy"] = registry.Entry("helpers.toy:ToyStudy", "Square.", "helpers.toy:ToySettings", takes=())
+run = toy.ToyStudy.run
+def slow(self, part):
+    if part == 2 and "--resume" not in sys.argv:
+        print("working", flush=True)
+        time.sleep(60)
+    return run(self, part)
+toy.ToyStudy.run = slow
+from identilens.cli.app import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_run_says_so_and_is_resumed(tmp_path, sent, code):
+    command = [
+        sys.executable, "-c", PROGRAM, "toy", "--layers", "1-4", "--out", str(tmp_path / "run"),
+    ]  # fmt: skip
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "working\n"
+    process.send_signal(sent)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert f"error: stopped by {sent.name}." in errors
+    assert "the same command with --resume continues." in errors
+    assert "Traceback" not in errors
+    assert not list((tmp_path / "run").rglob("*.identilens-tmp"))
+    again = subprocess.run(
+        [*command, "--resume"], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert again.returncode == 0, again.stderr
+    assert pl.read_parquet(tmp_path / "run" / "table.parquet")["number"].to_list() == [1, 2, 3, 4]
+    assert not (tmp_path / "run" / "parts").exists()
+
+
+def test_a_reader_that_leaves_ends_the_command_without_a_word():
+    """As `identilens --help | head -0`: the pipe is closed before anything is written."""
+    read, write = os.pipe()
+    os.close(read)
+    process = subprocess.run(
+        command("--help"), stdout=write, stderr=subprocess.PIPE, text=True, check=False, timeout=300
+    )
+    os.close(write)
+    assert process.returncode
+    assert process.stderr == ""
+
+
+def test_a_pipe_that_breaks_does_not_kill_the_process():
+    """A worker that dies leaves a broken pipe: SIGPIPE's default action would end the whole run."""
+    identilens("--version", code=0)
+    assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN

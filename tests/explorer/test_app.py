@@ -3,20 +3,27 @@
 import asyncio
 import json
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
+import torch
 from starlette.testclient import TestClient
 
 import identilens as idl
 from helpers.command import identilens
 from helpers.serving import TOKEN, explorer
 from identilens.errors import InputError
-from identilens.explorer import server
-from identilens.explorer.app import MOST_BYTES, MOST_CHARACTERS, _content, explorer_app
+from identilens.explorer import app, server
+from identilens.explorer.app import (
+    MOST_BYTES,
+    MOST_CHARACTERS,
+    _content,
+    _job,
+    explorer_app,
+    realised,
+)
 from identilens.explorer.desk import Desk
 from identilens.explorer.server import opened_port
 
@@ -105,6 +112,9 @@ def test_the_page_is_empty_and_what_it_shows_needs_the_token(client):
     assert client.get("/other.js", headers={"host": HOST}).status_code == 404
 
 
+GUESSED = {"held": "guessed", "layer": 0, "head": 0, "kind": "encoder", "query": 0}
+
+
 @pytest.mark.parametrize(
     ("what", "body", "words"),
     [
@@ -112,16 +122,8 @@ def test_the_page_is_empty_and_what_it_shows_needs_the_token(client):
         ("measure", {"model": "encoder", "text": " "}, "characters"),
         ("measure", {"model": "encoder", "text": "a" * (MOST_CHARACTERS + 1)}, "characters"),
         ("measure", {"model": "encoder"}, "lacks"),
-        (
-            "row",
-            {"held": "guessed", "layer": 0, "head": 0, "kind": "encoder", "query": 0},
-            "no longer held",
-        ),
-        (
-            "same",
-            {"held": "guessed", "layer": 0, "head": 0, "kind": "encoder", "query": 0},
-            "no longer held",
-        ),
+        ("row", GUESSED, "no longer held"),
+        ("same", GUESSED, "no longer held"),
     ],
 )
 def test_bad_requests_say_what_is_wrong(client, what, body, words):
@@ -164,8 +166,8 @@ def test_values_of_no_request_are_refused_or_told(client, held, what, change):
         "held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 2, "change": [0.1],
         "outcome": "head", "tolerance": "0",
     }  # fmt: skip
-    if what not in ("row", "weights") or {"layer", "head", "kind", "held"} & change.keys():
-        body = {**body, "held": "guessed"} if what not in ("row", "weights") else body
+    if what not in ("row", "weights"):
+        body["held"] = "guessed"
     answer = client.post(f"/api/{what}", content=json.dumps({**body, **change}), headers=GOOD)
     assert answer.status_code in (200, 400)
     assert "Traceback" not in answer.text
@@ -175,8 +177,8 @@ def test_values_of_no_request_are_refused_or_told(client, held, what, change):
     "change", [{"layer": 1.5}, {"layer": True}, {"head": "0"}, {"query": 0.5}], ids=str
 )
 def test_numbers_are_whole_numbers(client, held, change):
-    body = {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 2, **change}
-    body |= {"outcome": "head", "tolerance": "0"}
+    body = {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 2}
+    body |= {"outcome": "head", "tolerance": "0", **change}
     assert client.post("/api/row", content=json.dumps(body), headers=GOOD).status_code == 400
 
 
@@ -238,13 +240,6 @@ def test_a_used_port_is_named_before_anything_is_loaded(monkeypatch):
     )
 
 
-def test_pages_do_not_see_each_others_texts(client, held, desk):
-    other = ask(client, "measure", {"model": "encoder", "text": "Another page."})[-1]["held"]
-    assert other != held
-    assert len(other) > 20
-    assert desk.held(other)[1] is not desk.held(held)[1]
-
-
 def left(desk, job, after):
     """Ask for a job, leave after some seconds, and return how long the worker then still worked."""
 
@@ -280,44 +275,70 @@ def test_work_that_nobody_waits_for_stops(bundled):
     desk.close()
 
 
-def test_an_explorer_closes_at_once_and_begins_nothing_that_waits(bundled):
-    desk, begun, go_on = Desk({"model": bundled}), threading.Event(), threading.Event()
-    later = []
-
-    def job(check, tell):
-        begun.set()
-        go_on.wait(10)
-
-    async def ask():
-        asked = [desk.steps("model", one, gone) for one in (job, lambda *_: later.append(1))]
-        waiting = [asyncio.ensure_future(anext(one)) for one in asked]
-        while not begun.is_set():
-            await asyncio.sleep(0.01)
-        desk.close()
-        closed = not go_on.is_set()
-        go_on.set()
-        await waiting[0]
-        await asyncio.sleep(0.1)
-        waiting[1].cancel()
-        return closed
-
-    async def gone():
-        return False
-
-    with ThreadPoolExecutor(1) as apart:
-        began = time.monotonic()
-        assert apart.submit(lambda: asyncio.run(ask())).result()
-    assert time.monotonic() - began < 5
-    assert not later
+PLACE = {"held": "name", "layer": 1, "head": 2, "kind": "decoder"}
+AT = SimpleNamespace(lens="lens", text="a text", head=lambda *where: ("head", *where))
+DESK = SimpleNamespace(held=lambda name: (f"m {name}", AT))
+HEAD = ("head", 1, 2, "decoder")
 
 
-def test_the_server_listens_on_the_opened_port_and_closes_it(monkeypatch):
-    asked, said = [], []
-    running = SimpleNamespace(run=lambda **given: asked.append(given))
-    monkeypatch.setattr(server, "made_server", lambda app: running)
-    opened = opened_port(0)
-    address = f"http://127.0.0.1:{opened.getsockname()[1]}/#token="
-    server.serve({}, opened=opened, announce=said.append)
-    assert asked == [{"sockets": [opened]}]
-    assert said[0].startswith(address)
+@pytest.mark.parametrize(
+    ("what", "more", "function", "told", "given"),
+    [
+        ("contributions", {"exact": True}, "contributions", "viewer", (AT, True, "c", "t")),
+        ("contributions", {"exact": 1}, "contributions", "viewer", (AT, False, "c", "t")),
+        ("row", {"query": 3, "outcome": "head", "tolerance": 0}, "proven_row", "row", (AT, HEAD, 3, "head", "0")),
+        ("same", {"query": 3, "aim": "least", "tolerance": "1%", "heads": "layer"}, "same_answer", "same",
+         (AT, HEAD, 3, "least", "1%", "layer")),
+        ("alternative", {}, "alternative", "alternative", (AT, HEAD, "c")),
+        ("parameters", {}, "realised", "alternative", (AT, HEAD)),
+        ("without", {}, "without_head", "broken", (AT, HEAD)),
+        ("strongest", {}, "strongest", "strongest", (AT,)),
+        ("weight", {"query": 3, "key": 2, "weight": 1}, "broken_row", "broken", (AT, HEAD, 3, 2, 1.0)),
+        ("weights", {"query": 3, "change": [1, 0.5]}, "moved_row", "moved", (AT, HEAD, 3, [1.0, 0.5])),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_a_request_reaches_its_function(monkeypatch, what, more, function, told, given):
+    monkeypatch.setattr(app, function, lambda *received: received)
+    model, job = _job(DESK, what, PLACE | more)
+    assert model == "m name"
+    assert job("c", "t") == {told: given}
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_what_cannot_be_asked_for():
+    with pytest.raises(InputError, match="nothing"):
+        _job(DESK, "all", PLACE | {"query": 3})
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_where_no_other_parameters_are_near(monkeypatch):
+    none = SimpleNamespace(dimension=0, note="none lies near.", weights=None)
+    monkeypatch.setattr(app, "made", lambda *given: (none, none, None))
+    head = SimpleNamespace(group=1, values=torch.zeros(6, 4))
+    found = realised(SimpleNamespace(lens="lens", item="item"), head)
+    assert found == {"none": "none lies near."}
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+@pytest.mark.parametrize(("host", "named"), [("127.0.0.1", 403), ("0.0.0.0", 200)])
+def test_all_of_a_network_open_the_page_where_it_is_asked_for(monkeypatch, host, named):
+    """By any name of the machine, but with the token, and from no other page."""
+    told, apps = [], []
+    runs_nothing = SimpleNamespace(run=lambda sockets: None)
+    monkeypatch.setattr(server, "made_server", lambda app: apps.append(app) or runs_nothing)
+    opened = server.opened_port(0, host)
+    address, port = opened.getsockname()
+    assert address == host
+    server.serve({"toy": None}, opened=opened, announce=told.append)
+    client = TestClient(apps[0], base_url=f"http://localhost:{port}")
+
+    def status(token="", **headers):
+        told_by = {"x-identilens-token": token, "content-type": "application/json"}
+        return client.post("/api/start", content="{}", headers=told_by | headers).status_code
+
+    token = told[0].partition("#token=")[2]
+    assert (status(), status(token)) == (403, 200)
+    assert status(token, host=f"school:{port}") == named
+    assert status(token, origin="http://elsewhere") == 403
     assert opened.fileno() == -1

@@ -6,6 +6,7 @@ from transformers import BertConfig, BertForSequenceClassification, BertModel
 
 import identilens as idl
 from helpers.serving import TOKEN, explorer
+from identilens.demo.examples import STORY
 from identilens.explorer.work import broken_row, measured
 
 SCRIPT = "<script>alert(1)</script>"
@@ -155,3 +156,58 @@ def test_work_can_be_cancelled_and_pages_go_their_own_ways(page, browser, addres
     assert page.locator("#maps-0 .tokens span:text-is('engine')").count()
     assert other.locator("#maps-0 .tokens span:text-is('engine')").count() == 0
     other.close()
+
+
+@pytest.fixture(scope="module")
+def tour_address():
+    with explorer({"bundled-decoder": idl.load("bundled-decoder")}, [STORY]) as running:
+        yield running
+
+
+@pytest.fixture
+def phone(browser, tour_address):
+    """The page on a phone, where results go out of sight first."""
+    opened = browser.new_page(viewport={"width": 390, "height": 844})
+    complaints = []
+    opened.on("console", lambda message: complaints.append(message.text))
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.goto(f"{tour_address}/#token={TOKEN}")
+    opened.wait_for_selector("#maps-0[data-all]")
+    yield opened
+    assert complaints == []
+    width = opened.viewport_size["width"]
+    assert opened.evaluate("document.documentElement.scrollWidth") <= width
+    opened.close()
+
+
+def test_everything_is_reached_by_keys(phone):
+    """Tab from the start: text, tools, heads, layers, map; a row is locked, a key chosen, its weight moved."""
+    phone.locator("#columns").focus()
+    reached = []
+    for _ in range(60):
+        phone.keyboard.press("Tab")
+        reached.append(
+            phone.evaluate("document.activeElement.ariaLabel || document.activeElement.textContent")
+        )
+        if phone.evaluate("document.activeElement.matches('#maps-0 .maps canvas')"):
+            break
+        if reached[-1] == "Layer 2, head 7":
+            phone.keyboard.press("ArrowDown")
+            phone.wait_for_selector("#maps-0 .viewer-title:text-is('Layer 3, head 7')")
+    assert {"Model", "Text", "Layer 2, head 7", "What else can the map show?"} <= set(reached)
+    assert not {"Raw", "Farthest"} & set(reached), "controls stand behind questions"
+    assert reached[-1].startswith("Raw, layer 3, head 7: ")
+    for key in ("Escape", "ArrowDown", "Enter"):
+        phone.keyboard.press(key)
+    phone.wait_for_selector("#maps-0 .viewer-row[data-proven=true]")
+    for _ in range(7):
+        phone.keyboard.press("Tab")
+        if phone.evaluate("document.activeElement.matches('.key')"):
+            break
+    phone.keyboard.press("Enter")
+    phone.wait_for_selector(".hand input:focus")
+    phone.keyboard.press("Escape")
+    phone.wait_for_selector(".row-keys .key:focus")
+    phone.keyboard.press("Escape")
+    phone.wait_for_selector("#maps-0 .maps canvas:focus")
+    assert phone.locator("#maps-0 .viewer-row").is_hidden()

@@ -17,19 +17,14 @@ from identilens.models import Lens
 @pytest.mark.parametrize(
     ("family", "inputs", "layers"),
     [("bert", "text", 2), ("bart", "text", 6), ("llama", "text", 2), ("t5", "text", 6), ("vit", "picture", 2),
-     ("wav2vec2", "recording", 2)],
+     ("wav2vec2", "recording", 2), ("layoutlm", "text, text with boxes", 2),
+     ("llava", "text, text with picture", 4), ("idefics3", "text, text with picture", 4)],
 )  # fmt: skip
 def test_a_type_that_is_served(family, inputs, layers):
     found = trial(family)
     assert (found.outcome, found.inputs, found.layers) == ("served", inputs, layers), found
     assert found.difference is not None
-    assert found.difference <= AGREEMENT
-
-
-def test_texts_with_pictures_have_as_many_places_as_the_picture():
-    found = trial("idefics3")
-    assert found.outcome == "served"
-    assert found.inputs == "text, text with picture"
+    assert found.difference <= (AGREEMENT if family == "t5" else 5e-5)
 
 
 def test_layers_without_attention_are_named():

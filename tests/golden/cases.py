@@ -3,18 +3,15 @@
 from importlib import import_module
 
 FILES = {
-    "audit": ["audit_bundled", "audit_encoder", "audit_grouped", "audit_cross"],
+    "texts": ["audit_bundled", "audit_encoder", "audit_grouped", "audit_cross", "tokens_same_layer",
+        "tokens_neighbours", "inversion_causal", "inversion_encoder"],
     "heads": ["answer_causal", "certify_causal", "certify_cross", "alternatives_encoder",
         "alternatives_causal", "logit_ranks_encoder", "faithfulness_encoder", "patterns_causal",
         "certify_source"],
     "mixing": ["mixing_exact", "mixing_causal_sketch", "mixing_cross", "mixing_aggregates",
         "rollout_causal"],
-    "tokens": ["tokens_same_layer", "tokens_neighbours", "inversion_causal",
-        "inversion_encoder"],
     "structure": ["structure_encoder", "reversal"],
-    "dyck": ["dyck", "dyck_construction"],
-    "encoder": ["encoder"],
-    "reproduce": ["wen_table1"],
+    "lab": ["dyck", "dyck_construction", "encoder", "wen_table1"],
 }  # fmt: skip
 
 NAMES = [name for names in FILES.values() for name in names]

@@ -12,6 +12,14 @@ TEXT = (
     "people had said for weeks that the ice in the hills would go at once."
 )
 
+TEXTS = [
+    "The ferry left the harbour before dawn, and nobody on the quay could say who had paid for it. "
+    "Letters arrived for weeks afterwards, each with a different stamp.",
+    "Stop.",
+    "A good map leaves things out, and the reader seldom notices that anybody decided.",
+]
+"""A text of some length, a very short one, and one between."""
+
 
 class RealHead(NamedTuple):
     """What one head of one text is made of, in float64."""
@@ -103,3 +111,16 @@ def watched_attention(lens, name, text):
     with module.register_forward_hook(note, with_kwargs=True), torch.no_grad():
         lens.body(torch.tensor([text]))
     return module, seen
+
+
+def masks(n):
+    """Masks of every form, by name; True where a query sees a key."""
+    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
+    return {
+        "full": None,
+        "causal": j <= i,
+        "window": (j <= i) & (j > i - 11),
+        "local": (i - j).abs() <= 3,
+        "prefix": (j <= i) | (j < n // 3),
+        "random": (torch.rand(n, n, generator=seeded(n)) < 0.6) | (i == j),
+    }

@@ -52,11 +52,14 @@ def killed_at(point, monkeypatch):
 
 
 def same(found, expected):
-    """Both results have the same tables and matrices."""
+    """Both results have the same tables, matrices and tokens."""
     for name in Toy.schema:
         assert_frame_equal(getattr(found, name), getattr(expected, name))
     assert {key: found.matrices[key].tolist() for key in found.matrices} == {
         key: expected.matrices[key].tolist() for key in expected.matrices
+    }
+    assert {text: dict(names) for text, names in found.tokens.items()} == {
+        text: dict(names) for text, names in expected.tokens.items()
     }
 
 

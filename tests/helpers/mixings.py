@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from helpers.audits import SCRIPT, TRICKY, words
+from helpers.pages import SCRIPT, TOKENS
 from identilens.studies.mixing.result import Mixing
-from identilens.studies.mixing.tagging import TAG_COLUMNS
 
 RECORD = {
     "analysis": "mixing",
@@ -18,6 +17,11 @@ RECORD = {
     "settings": {"method": "sketch"},
     "command": ["identilens", "mixing"],
 }
+
+
+def words(count):
+    """Return distinct tokens, special ones at both ends."""
+    return ["[CLS]", *(f"word{index}" for index in range(count - 2)), "[SEP]"][:count]
 
 
 def mixing_of(arrays, tokens, kind="encoder", inputs=None):
@@ -58,7 +62,7 @@ def random_mixing(tokens, layers=3, kind="encoder", inputs=None):
 
 def tricky_mixing():
     """An encoder-decoder's result with tokens that a page must cope with."""
-    source = [["[CLS]", *TRICKY, "harbour", "[SEP]", "ferry", "[SEP]"], words(9)]
+    source = [[*TOKENS, "ferry", "[SEP]"], words(9)]
     target = [words(6), ["[CLS]", "quay", SCRIPT]]
     parts = [
         random_mixing(source)[1],
@@ -69,15 +73,3 @@ def tricky_mixing():
         pl.concat([getattr(part, name) for part in parts]) for name in ("table", "token_names")
     )
     return replace(parts[0], table=table, token_names=names)
-
-
-def tagged_mixing():
-    """An encoder's result with a tag, one of them hostile, for every token."""
-    tokens = [words(9), words(24)]
-    rows = [
-        (text, position, (SCRIPT, "NN", "DT")[position % 3])
-        for text, names in enumerate(tokens)
-        for position in range(len(names))
-    ]
-    tags = pl.DataFrame(rows, schema=TAG_COLUMNS, orient="row")
-    return replace(random_mixing(tokens)[1], tags=tags)

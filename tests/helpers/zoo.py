@@ -224,13 +224,13 @@ def granite_swa():
     return _random(hf.GraniteSWAForCausalLM(hf.GraniteSWAConfig(**_LLAMA)))
 
 
-def swin():
+def swin(version=""):
     """Its attention batch holds windows: 4 an image."""
     torch.manual_seed(0)
-    config = hf.SwinConfig(
+    config = getattr(hf, f"Swin{version}Config")(
         image_size=16, patch_size=2, window_size=4, embed_dim=16, depths=[1], num_heads=[2]
     )
-    return _random(hf.SwinModel(config))
+    return _random(getattr(hf, f"Swin{version}Model")(config))
 
 
 def build(family, seed=0):

@@ -92,13 +92,6 @@ def test_ends_are_those_of_cone_programs(seed):
             assert replace(found, tolerance=0.9 * found.tolerance).met is None
 
 
-def test_a_row_without_alternatives_is_certified_too():
-    row, T = random_row(0, 4, 6, 1.0)
-    found = solver(row, T, 0.0).certificate(torch.arange(4).double())
-    assert found.holds
-    assert found.ends.tolist() == pytest.approx([float(row @ torch.arange(4).double())] * 2)
-
-
 def test_an_end_that_the_signs_prove_is_not_below_zero_by_rounding():
     kept = certificate(
         blocks=(0, 0), row=[0.5, 0.5], factor=[[1.0], [2.0]], functional=[0.0, 1.0], tolerance=0.0,

@@ -7,19 +7,13 @@ from hypothesis import strategies as st
 from torch.nn.functional import pad
 from torch.testing import assert_close
 
-from helpers.heads import doubles, normals, seeded, seeds
-from helpers.programs import LINE, LINE_ROW, kept_basis, random_row
+from helpers.heads import normals, seeded, seeds, uniforms
+from helpers.programs import LINE, LINE_ROW, by_clarabel, kept_basis, random_row
+from identilens.errors import NumericalError
 from identilens.linalg import head_values, interior
 from identilens.linalg.interior import SharedPrograms
 from identilens.linalg.programs import ACCEPTED_ERROR, by_simplex
-
-
-def test_line_by_hand():
-    costs = doubles([[1.0, 0, 0], [-1.0, 0, 0], [0, 0, 1.0], [0, 0, -1.0]])
-    optima = SharedPrograms(kept_basis(LINE)).minimise(costs, LINE_ROW.expand(4, 3))
-    assert optima.values.tolist() == pytest.approx([0.0, -0.5, 0.0, -1.0], abs=1e-8)
-    assert optima.points[3].tolist() == pytest.approx([0.0, 0.0, 1.0], abs=1e-9)
-    assert optima.gap <= ACCEPTED_ERROR
+from identilens.linalg.simplex import joint_space
 
 
 @settings(max_examples=15, deadline=None)
@@ -122,3 +116,129 @@ def test_keys_of_equal_values_and_weights_of_zero(seed, apart):
     # A point of one program is feasible in all others: no bound is above its cost.
     least = (costs @ optima.points.T).amin(1)
     assert (optima.bounds <= least + 2 * ACCEPTED_ERROR).all()
+
+
+@pytest.mark.parametrize(
+    ("cost", "least"),
+    [([1.0, 0, 0], 0.0), ([-1.0, 0, 0], -0.5), ([0, 0, 1.0], 0.0), ([0, 0, -1.0], -1.0)],
+)
+def test_line_by_hand(cost, least):
+    cost, kept = torch.tensor(cost, dtype=torch.float64), kept_basis(LINE)
+    point, multipliers = by_simplex(cost, LINE_ROW, kept)
+    assert float(cost @ point) == pytest.approx(least, abs=1e-12)
+    proven = SharedPrograms(kept).proven(cost[None], LINE_ROW[None], multipliers[None])
+    assert float(proven[0]) == pytest.approx(least, abs=1e-12)
+
+
+def test_infeasible_numbers_are_reported():
+    with pytest.raises(NumericalError, match="infeasible"):
+        by_simplex(
+            torch.ones(3).double(), torch.tensor([-1.0, 0.0, 0.0]).double(), kept_basis(LINE)
+        )
+
+
+KINDS = ("plain", "equal values", "one-hot", "near-zero weights", "norms spread", "columns spread")
+
+
+def case(kind, seed):
+    """A row and T of a random size, of a kind that is hard on a solver."""
+    generator = seeded(seed)
+    n, d = (int(torch.randint(3, most, (1,), generator=generator)) for most in (40, 20))
+    row, T = random_row(seed, n, d, 4.0)
+    if kind == "equal values":
+        T[1::2] = T[0]
+    elif kind == "one-hot":
+        row = torch.eye(n).double()[n // 2]
+    elif kind == "near-zero weights":
+        row[::2] *= 1e-12
+    elif kind == "norms spread":
+        T *= 10 ** (6 * uniforms(generator, n, 1) - 3)
+    elif kind == "columns spread":
+        T *= 10 ** (4 * uniforms(generator, 1, d) - 2)
+    return row / row.sum(), T
+
+
+def programs(row, T, tolerance):
+    """Every key's weight and its negative over the alternatives of a row: programs, costs, rows, reach."""
+    space = head_values(T).simplex_space()
+    costs = torch.cat([torch.eye(len(row)).double(), -torch.eye(len(row)).double()])
+    reach = tolerance * torch.linalg.norm(row @ T) / space.scales
+    shared = SharedPrograms(space.kept)
+    return shared, costs, row.expand(len(costs), -1), reach.expand(len(costs), -1)
+
+
+@pytest.mark.parametrize("tolerance", [2**-24, 2**-8, 0.1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_certified_and_equal_to_clarabel(kind, tolerance):
+    compared = 0
+    for seed in range(3):
+        row, T = case(kind, seed)
+        shared, costs, rows, reach = programs(row, T, tolerance)
+        optima = shared.minimise(costs, rows, reach)
+        # Points are alternatives, and bounds are what their multipliers prove.
+        assert (optima.points >= 0).all()
+        assert_close(optima.points.sum(1), rows.sum(1), atol=1e-12, rtol=0)
+        moved = torch.linalg.norm((optima.points - rows) @ T, dim=1)
+        rounding = 3e-7 * len(row) * torch.linalg.matrix_norm(T, 2)
+        assert (moved <= tolerance * torch.linalg.norm(row @ T) * (1 + 1e-6) + rounding).all()
+        assert_close(optima.values, (costs * optima.points).sum(1))
+        proven = shared.proven(costs, rows, optima.multipliers, reach)
+        assert (optima.bounds <= proven + 1e-12).all()
+        assert optima.gap <= 5e-6
+        # Where T's weak directions count as none, the program on T itself is another one.
+        if kind == "columns spread" or (kind == "norms spread" and tolerance < 1e-3):
+            continue
+        for at in range(0, len(costs), 5):
+            expected = by_clarabel(costs[at], row, T, tolerance * float(torch.linalg.norm(row @ T)))
+            if expected is not None:
+                compared += 1
+                assert float(optima.bounds[at]) == pytest.approx(expected, abs=1e-6)
+    assert compared > 10 or "spread" in kind
+
+
+def test_rows_beside_each_other_keep_their_own_sums():
+    """Two rows whose outputs add up: what one gives up the other must bring, within the tolerance."""
+    (one, T), (other, U) = random_row(0, 9, 4, 2.0), random_row(1, 7, 4, 2.0)
+    row, values = torch.cat([one, other]), torch.cat([T, U])
+    blocks = torch.tensor([0] * 9 + [1] * 7)
+    ones = torch.nn.functional.one_hot(blocks).double()
+    ones = ones / torch.linalg.norm(ones, dim=0)
+    left, sigma, _ = torch.linalg.svd(values - ones @ (ones.T @ values), full_matrices=False)
+    allowed = 0.05 * float(torch.linalg.norm(row @ values))
+    shared = SharedPrograms(torch.cat([ones, left], 1), blocks)
+    costs = torch.eye(16).double()
+    reach = torch.cat([torch.zeros(2).double(), allowed / sigma]).expand(16, -1)
+    optima = shared.minimise(costs, row.expand(16, -1), reach)
+    sums = optima.points @ torch.nn.functional.one_hot(blocks).double()
+    assert_close(sums, torch.ones_like(sums), atol=1e-12, rtol=0)
+    assert optima.gap <= 1e-7
+    for key in range(len(row)):
+        expected = by_clarabel(costs[key], row, values, allowed, blocks)
+        assert float(optima.bounds[key]) == pytest.approx(expected, abs=1e-6)
+
+
+def beside(heads, keys, d, width, seed=0):
+    """Rows of several heads beside each other, whose outputs add up in so many dimensions: programs, rows, reach."""
+    generator = seeded(seed)
+    values = normals(generator, heads, keys, d)
+    values = values @ normals(generator, heads, d, width)
+    space = joint_space(values, torch.ones(keys, dtype=torch.bool), 1e-7)
+    row = uniforms(generator, heads, keys)
+    row = (row / row.sum(1, keepdim=True)).flatten()
+    allowed = 0.02 * float(torch.linalg.norm(row @ values.flatten(0, 1)))
+    shared = SharedPrograms(space.kept, space.blocks)
+    return shared, row, values.flatten(0, 1), allowed, allowed / space.scales
+
+
+@pytest.mark.parametrize(
+    "width", [15, 8], ids=["each head keeps its own output", "heads can trade"]
+)
+def test_heads_beside_each_other(width):
+    """The sum of three heads' outputs: the equations of a step are a block a head, or are not."""
+    shared, row, values, allowed, reach = beside(3, 12, 5, width)
+    costs = torch.eye(len(row)).double()[::5]
+    rows, reach = row.expand(len(costs), -1), reach.expand(len(costs), -1)
+    exact = shared.minimise(costs, rows, reach)
+    for at, cost in enumerate(costs):
+        expected = by_clarabel(cost, row, values, allowed, shared._blocks)
+        assert float(exact.bounds[at]) == pytest.approx(expected, abs=1e-6)

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.heads import causal, normals, seeded, uniforms
+from helpers.heads import causal, masks, normals, seeded, uniforms
 from helpers.layers import measured
 from helpers.reference import effective_svd, rank_svd
-from identilens.linalg import FLOAT32_EPS, ProjectedValues, projected
+from identilens.linalg import FLOAT32_EPS, ProjectedValues
 from identilens.measures.attention import effective_attention, numerical_rank
 
 
@@ -21,20 +21,6 @@ def made(n=30, d_v=8, d_model=20, rank=5, seed=0):
     left, right = orthonormal(n, rank, generator), orthonormal(d_model, rank, generator)
     inner, sigma = orthonormal(d_v, rank, generator), torch.arange(rank, 0, -1, dtype=torch.float64)
     return left * sigma @ inner.mT, inner @ right.mT, left * sigma @ right.mT
-
-
-def visibilities(n):
-    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
-    irregular = (torch.rand(n, n, generator=seeded(n)) < 0.5) | (i == j)
-    return {"full": None, "all": irregular | True, "causal": "causal", "mask": causal(n), "window": (i - j).abs() < 4,
-            "prefix": (j <= i) | (j < n // 3), "irregular": irregular}  # fmt: skip
-
-
-def test_effective_attention_of_other_queries_than_keys():
-    values, projection, T = made(30, rank=5)
-    weights = torch.softmax(normals(seeded(1), 4, 30), -1)
-    found = ProjectedValues.of(values, projection).effective(weights)
-    assert_close(found, weights @ T @ torch.linalg.pinv(T), atol=1e-9, rtol=0)
 
 
 @pytest.mark.parametrize(("n", "rank"), [(30, 5), (30, 8), (50, 5), (50, 8), (6, 6), (3, 3)])
@@ -96,17 +82,12 @@ def test_one_tolerance_for_any_number_of_keys():
 
 
 @pytest.mark.parametrize(("n", "rank"), [(30, 5), (40, 5), (80, 8), (6, 6)])
-@pytest.mark.parametrize("name", list(visibilities(3)))
+@pytest.mark.parametrize("name", [*masks(1), "all", "named"])
 def test_every_visibility_equals_an_svd_of_each_row(name, n, rank):
     values, projection, T = made(n, rank=rank)
-    visible = visibilities(n)[name]
-    mask = (
-        torch.ones(n, n, dtype=torch.bool)
-        if visible is None
-        else causal(n)
-        if name == "causal"
-        else visible
-    )
+    everything = torch.ones(n, n, dtype=torch.bool)
+    visible = (masks(n) | {"all": everything, "named": "causal"})[name]
+    mask = {"full": everything, "named": causal(n)}.get(name, visible)
     weights = normals(seeded(1), n, n).masked_fill(~mask, -torch.inf).softmax(-1)
     found = ProjectedValues.of(values, projection)
     expected = effective_svd(weights, T, mask)
@@ -117,31 +98,6 @@ def test_every_visibility_equals_an_svd_of_each_row(name, n, rank):
     assert projector.row_ranks()[0].tolist() == [rank_svd(T[seen]) for seen in mask]
     assert int(projector.rank[0]) == rank_svd(T[mask[-1]])
     assert projector.row_sizes().tolist() == mask.sum(-1).tolist()
-
-
-def test_the_factor_from_values_is_that_of_the_projected_values():
-    """One head of full rank, and heads with dependent values, a dependent projection, and one beyond the tolerance."""
-    generator = seeded(5)
-    values = normals(generator, 4, 2, 40, 8)
-    projection = normals(generator, 2, 8, 20)
-    alike = ProjectedValues.of(values, projection)
-    assert alike.factor.rank.tolist() == [[8, 8]] * 4
-    values, projection = values.clone(), projection.clone()
-    values[1, 0, :, 3] = values[1, 0, :, 2]
-    projection[1, 5] = projection[1, 4]
-    values[2, 0, :, 6] *= 1e-8
-    found = ProjectedValues.of(values, projection)
-    assert found.factor.rank.tolist() == [[8, 7], [7, 7], [7, 7], [8, 7]]
-    for head in (alike, found):
-        plain = ProjectedValues(head.compact, head.d_model)
-        rank, kept = torch.linalg.matrix_rank(head.compact, rtol=head.tolerance), head.factor
-        inverse = torch.linalg.pinv(head.compact, rtol=head.tolerance)
-        assert kept.rank.tolist() == plain.factor.rank.tolist() == rank.tolist()
-        assert_close(kept.coordinates @ kept.basis.mT, inverse, atol=1e-9, rtol=0)
-        assert_close(kept.basis @ kept.basis.mT, head.compact @ inverse, atol=1e-9, rtol=0)
-        assert (
-            head.simplex_nullity.tolist() == plain.simplex_nullity.tolist() == (39 - rank).tolist()
-        )
 
 
 def test_heads_side_by_side_equal_each_alone():
@@ -166,13 +122,6 @@ def test_rows_that_see_the_same_keys_share_a_space():
     assert spaces[5] is not spaces[3]
     assert (spaces[20].free.mT @ T).abs().max() < 1e-12
     assert not spaces[20].free[21:].any()
-
-
-def test_given_factors_are_taken_as_they_are():
-    values, projection, T = made()
-    found = ProjectedValues.of(values, projection)
-    assert projected(found) is found
-    assert_close(projected(T).compact, T)
 
 
 @pytest.mark.parametrize("heads", [(), (2,), (3, 2)])

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.heads import normals, seeded
+from helpers.heads import masks, normals, seeded
 from helpers.reference import effective_svd
 from identilens.linalg import OutputFactor, ProjectedValues, memory
 from identilens.linalg.masked_rows import CausalRows
@@ -12,17 +12,8 @@ from identilens.linalg.masked_rows import CausalRows
 KINDS = ("random", "low rank", "nearly low rank", "repeated", "scales over 1e4")
 
 
-def masks(n, generator):
-    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
-    irregular = (torch.rand(n, n, generator=generator) < 0.5) | (i == j)
-    return {
-        "none": None, "causal": "causal", "window": (j <= i) & (i - j < 20), "irregular": irregular,
-        "prefix": (j <= i) | (j < n // 3),
-    }  # fmt: skip
-
-
 def random_layer(seed):
-    """Values of groups, projections of their heads, masks, and weights peaked, near uniform or one-hot."""
+    """Values of groups, projections of their heads, and weights peaked, near uniform or one-hot."""
     generator = seeded(seed)
 
     def size(least, most):
@@ -45,18 +36,26 @@ def random_layer(seed):
         values = values * 10 ** (4 * torch.rand(groups, 1, n, 1, generator=generator).double() - 2)
     projection = draw(groups, share, d_v, d_v + size(0, 30))
     spread = (2.0, 1e-4, 300.0)[seed % 3]
-    return values, projection, masks(n, generator), spread * draw(groups * share, n, n)
+    return values, projection, spread * draw(groups * share, n, n)
+
+
+def patterns(n):
+    """Masks as a caller gives them, and as what each row sees."""
+    everything = torch.ones(n, n, dtype=torch.bool)
+    given = masks(n) | {"causal": "causal"}
+    return {
+        name: (mask, {"full": everything, "causal": everything.tril()}.get(name, mask))
+        for name, mask in given.items()
+    }
 
 
 @pytest.mark.parametrize("start", range(0, 1000, 100))
 def test_a_thousand_random_layers(start):
     for seed in range(start, start + 100):
-        values, projection, patterns, logits = random_layer(seed)
-        name = tuple(patterns)[seed % len(patterns)]
+        values, projection, logits = random_layer(seed)
         T = ProjectedValues(values, projection.shape[-1], None, OutputFactor.of(projection))
-        n, visible = values.shape[2], patterns[name]
-        seen = torch.ones(n, n, dtype=torch.bool)
-        seen = seen if visible is None else seen.tril() if name == "causal" else visible
+        n = values.shape[2]
+        visible, seen = list(patterns(n).values())[seed % 6]
         weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
         found = T.projector(n, visible).effective(weights)
         for head, (value, block) in enumerate(
@@ -67,15 +66,14 @@ def test_a_thousand_random_layers(start):
 
 
 @pytest.mark.parametrize("held", [1, 2**25])
-@pytest.mark.parametrize("name", ["none", "causal", "window", "irregular", "prefix"])
+@pytest.mark.parametrize("name", list(masks(1)))
 @pytest.mark.parametrize("seed", [5, 11, 13, 16, 17, 23])
 def test_what_is_left_of_the_ones_is_that_of_the_maps(seed, name, held, monkeypatch):
     monkeypatch.setattr(memory, "PROCESSOR_BYTES", held)
-    values, projection, patterns, logits = random_layer(seed)
+    values, projection, logits = random_layer(seed)
     T = ProjectedValues(values, projection.shape[-1], None, OutputFactor.of(projection))
-    n, visible = values.shape[2], patterns[name]
-    seen = torch.ones(n, n, dtype=torch.bool)
-    seen = seen if visible is None else seen.tril() if name == "causal" else visible
+    n = values.shape[2]
+    visible, seen = patterns(n)[name]
     weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
     projector = T.projector(n, visible)
     effective = projector.effective(weights)
@@ -97,13 +95,13 @@ def test_heads_of_a_group_share_their_values():
     assert len(projector.compact) == 6
 
 
-@pytest.mark.parametrize("name", ["causal", "window", "irregular", "prefix"])
+@pytest.mark.parametrize("name", ["causal", "window", "local", "prefix", "random"])
 @pytest.mark.parametrize("seed", [3, 8, 13, 18, 23, 11, 12, 14])
 def test_ranks_of_rows_are_those_of_a_decomposition(seed, name):
-    values, projection, patterns, _ = random_layer(seed)
+    values, projection, _ = random_layer(seed)
     T = ProjectedValues(values, projection.shape[-1], None, OutputFactor.of(projection))
-    n, visible = values.shape[2], patterns[name]
-    seen = torch.ones(n, n, dtype=torch.bool).tril() if name == "causal" else visible
+    n = values.shape[2]
+    visible, seen = patterns(n)[name]
     projector = T.projector(n, visible)
     expected = [
         [int(torch.linalg.matrix_rank(head[keys], rtol=T.tolerance_of(int(keys.sum())))) for keys in seen]

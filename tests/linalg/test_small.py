@@ -4,76 +4,24 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+import identilens as idl
 from helpers.heads import doubles, normals, seeded
-from identilens.errors import InputError, NumericalError
-from identilens.linalg import ProjectedValues, relative_tolerance
-from identilens.linalg.checks import check_finite
+from identilens.linalg import ProjectedValues
 from identilens.linalg.compact import OutputFactor
-from identilens.linalg.factor import factorise, least_squares
-from identilens.linalg.simplex import (
-    centred_rank,
-    joint_space,
-    least_outside,
-    ones_outside,
-    row_space,
+from identilens.linalg.decompositions import eigh
+from identilens.linalg.factor import (
+    certified_full_rank,
+    factorise,
+    inverse_cholesky,
+    least_share,
+    least_squares,
 )
-from identilens.linalg.softmax import attention_logits, follow_logits, visible_softmax
-from identilens.linalg.tolerance import FLOAT32_EPS
-
-pytestmark = pytest.mark.usefixtures("unchecked_shapes")
+from identilens.linalg.memory import LARGE, blocks, budget_on
+from identilens.linalg.threads import one_thread
 
 
 def drawn(*shape):
     return normals(seeded(sum(shape)), *shape)
-
-
-def test_logits_with_a_bias_and_a_soft_cap():
-    queries, keys = torch.tensor([[1.0, 2.0]]), torch.tensor([[1.0, 0.0], [0.0, 3.0]])
-    assert attention_logits(queries, keys, 0.5).tolist() == [[0.5, 3.0]]
-    bias = torch.tensor([[1.0, -1.0]])
-    assert attention_logits(queries, keys, 0.5, bias).tolist() == [[1.5, 2.0]]
-    capped = 2 * torch.tanh(doubles([[0.25, 1.5]]))
-    assert_close(attention_logits(queries, keys, 0.5, None, 2.0), capped)
-    assert_close(attention_logits(queries, keys, 0.5, bias, 2.0), capped + bias)
-    assert attention_logits(queries, keys, 0.5).dtype == torch.float64
-    logits = torch.tensor([[0.0, 5.0, 0.0]])
-    seen = torch.tensor([[True, False, True]])
-    assert visible_softmax(logits, seen).tolist() == [[0.5, 0.0, 0.5]]
-    assert torch.equal(visible_softmax(logits, None), logits.softmax(-1))
-    assert (
-        relative_tolerance(3, 5) == relative_tolerance(5, 3) == pytest.approx(5 * 2**-23, rel=1e-6)
-    )
-
-
-@pytest.mark.parametrize(
-    ("dtype", "eps"),
-    [(torch.float32, FLOAT32_EPS), (torch.float64, FLOAT32_EPS), (torch.bfloat16, 2**-7)],
-)
-def test_weights_follow_logits_up_to_rounding(dtype, eps):
-    """Rows whose largest visible logits are 1 and 1/2, and s ‖q‖ max ‖k‖ 4.5 and 2.25; the last key is hidden."""
-    queries, keys = torch.tensor([[1.0], [0.5]]).to(dtype), torch.tensor([[2.0], [-1.0], [9.0]])
-    visible = torch.tensor([True, True, False]).expand(2, 3)
-    logits = attention_logits(queries, keys, 0.5)
-    exact = visible_softmax(logits, visible)
-
-    def follows(change, sign=-1.0):
-        moved = torch.zeros(2, 2, 3).double()
-        moved[:, 1] = change * torch.tensor([1.0, sign, 0.0])
-        # The second head has both rows changed.
-        moved[1, 0] = moved[1, 1]
-        given = exact + moved
-        rows = given, exact.expand(2, 2, 3), logits.expand(2, 2, 3)
-        found = follow_logits(*rows, queries.expand(2, 2, 1), keys.expand(2, 3, 1), -0.5, visible)
-        return found.tolist()
-
-    limit = 2 * eps * 1.5 + 32 * FLOAT32_EPS * 3.25
-    assert follows(0.99 * limit) == [True, True]
-    assert follows(-0.99 * limit) == [True, True]
-    assert follows(1.01 * limit) == [False, False]
-    total = eps / 2 + 32 * FLOAT32_EPS
-    assert follows(0.99 * total, 0.0) == [True, True]
-    assert follows(1.01 * total, 0.0) == [False, False]
-    assert follows(-1.01 * total, 0.0) == [False, False]
 
 
 def test_projections_least_squares_and_bases_of_outputs():
@@ -95,17 +43,6 @@ def test_projections_least_squares_and_bases_of_outputs():
     assert_close(T.output_bases(2)[0], bases[5])
 
 
-def test_factors_of_texts_and_groups_stand_layer_by_layer():
-    factor = OutputFactor.of(drawn(2, 4, 3, 5))
-    grouped = factor.grouped(3, 2)
-    assert grouped.d_model == 5
-    for name in ("lower", "inverse"):
-        found, own = getattr(grouped, name), getattr(factor, name)
-        assert found.shape[:3] == (6, 2, 2)
-        for layer, text, group, head in torch.cartesian_prod(*map(torch.arange, (2, 3, 2, 2))):
-            assert torch.equal(found[3 * layer + text, group, head], own[layer, 2 * group + head])
-
-
 @pytest.mark.parametrize("shape", [(3, 5), (5, 3), (4, 4), (2, 3, 5)])
 def test_a_factor_has_the_gram_matrix_of_the_projection(shape):
     projection = drawn(*shape)
@@ -125,63 +62,108 @@ def test_a_factor_has_the_gram_matrix_of_the_projection(shape):
     assert_close(compact @ compact.mT, T @ T.mT)
 
 
-def test_dependent_rows_of_a_projection_have_no_inverse_and_the_right_gram_matrix():
-    projection = drawn(3, 5)
-    projection[2] = projection[0] + projection[1]
-    factor = OutputFactor.of(projection)
-    assert_close(factor.lower @ factor.lower.mT, projection @ projection.mT)
-    assert OutputFactor.of(drawn(3, 5)).is_spared(12)
-    assert not OutputFactor.of(drawn(3, 5)).is_spared(11)
-    assert not OutputFactor.of(drawn(5, 3)).is_spared(100)
+GRAM = doubles([[2.0, 1.0], [1.0, 3.0]])
 
 
-def test_spaces_of_a_row_by_hand():
-    """Keys of the values 0, 1 and 1, of which the last one or none is hidden."""
-    values = doubles([[0.0], [1.0], [1.0], [5.0]])
-    seen = torch.tensor([True, True, True, False])
-    space = joint_space(values[None], seen, 1e-6)
-    assert (space.rank, space.nullity) == (2, 1)
-    assert_close(space.free.abs()[:, 0], torch.tensor([0, 0.5, 0.5, 0]).double().sqrt())
-    assert space.movable.tolist() == [False, True, True, False]
-    assert float(space.scales[0]) == torch.inf
-    assert_close(space.kept[:3, 0].abs(), torch.full((3,), 3**-0.5).double())
-    assert not bool(space.kept[3].any())
-    # A unit change along the second column moves the mixture by ‖values‖ along it.
-    assert_close(space.scales[1], (space.kept[:3, 1] @ values[:3, 0]).abs())
-    both = joint_space(torch.stack([values, 2 * values]), seen, 1e-6)
-    assert both.blocks.tolist() == [0] * 4 + [1] * 4
-    assert both.visible.tolist() == [True, True, True, False] * 2
-    assert both.scales.isinf().tolist() == [True, True, False]
-    assert both.nullity == 0
-    assert_close(both.kept.mT @ both.kept, torch.eye(3).double())
-    centred = (
-        torch.cat([values[:3], 2 * values[:3]])
-        - torch.tensor([2 / 3] * 3 + [4 / 3] * 3).double()[:, None]
+def failing(monkeypatch, name, times):
+    own, calls = getattr(torch.linalg, name), []
+
+    def decompose(*args, **kwargs):
+        calls.append(args[0].device)
+        if len(calls) <= times:
+            raise torch.linalg.LinAlgError("the algorithm failed to converge")
+        return own(*args, **kwargs)
+
+    monkeypatch.setattr(torch.linalg, name, decompose)
+    return calls
+
+
+def test_what_fails_on_a_device_is_made_on_the_processor(monkeypatch):
+    expected = eigh(GRAM)
+    calls = failing(monkeypatch, "eigh", 1)
+    found = eigh(GRAM)
+    assert calls == [torch.device("cpu")] * 2
+    assert all(map(torch.equal, expected, found))
+
+
+@pytest.mark.parametrize(("free", "expected"), [(80 * 2**30, 40 * 2**30), (2**20, LARGE)])
+def test_a_large_computation_takes_half_of_what_a_device_has_free(monkeypatch, free, expected):
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80 * 2**30))
+    assert budget_on(torch.device("cuda", 0)) == expected
+    assert budget_on(torch.device("cpu")) == LARGE
+
+
+def test_blocks_cover_every_place_once():
+    for count, size in ((0, 1), (5, 2**40), (1000, 2**20)):
+        parts = blocks(count, size, torch.device("cpu"), multiple=3)
+        assert [place for part in parts for place in range(count)[part]] == [*range(count)]
+        assert all(len(range(count)[part]) <= max(3, 2**25 // size) for part in parts)
+
+
+@pytest.fixture
+def threads():
+    """Set the number of threads; restored afterwards."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+def test_the_number_of_threads_comes_back_also_after_an_error(threads):
+    threads(2)
+
+    @one_thread()
+    def fails():
+        assert torch.get_num_threads() == 1
+        raise ValueError("inside")
+
+    with pytest.raises(ValueError, match="inside"):
+        fails()
+    assert torch.get_num_threads() == 2
+
+
+def test_tables_are_equal_to_the_bit_on_one_and_two_threads(threads, bundled):
+    text = idl.examples()[0]
+    tables = []
+    for count in (1, 2):
+        threads(count)
+        audit = idl.audit(bundled, text, layers=(2, 3), certain_rows=2, examples=0)
+        row = idl.certify(bundled, text, layers=3, heads=7, queries=5, tolerance=0)
+        tables.append((audit.table, audit.rows, audit.token_types, row.table))
+    for one, two in zip(*tables, strict=True):
+        assert one.equals(two)
+
+
+@pytest.mark.parametrize("tolerance", [1e-6, 1e-3])
+@pytest.mark.parametrize(("share", "certified"), [(0.5, False), (2.0, True)])
+def test_a_certificate_is_given_just_above_the_limit_and_not_below(tolerance, share, certified):
+    least = least_share(tolerance)
+    assert least == pytest.approx(1e-6) or tolerance < 1e-3
+    gram = torch.diag(doubles([1.0, 0.5, 0.0]))
+    gram[2, 2] = share * least * (1 + 0.5**4) ** 0.25
+    assert bool(certified_full_rank(gram, tolerance)) == certified
+    assert bool(inverse_cholesky(gram[None], tolerance)[2]) == certified
+    assert not certified_full_rank(gram, tolerance, doubles(10.0)), (
+        "a larger bound makes the limit larger"
     )
-    assert_close(both.scales[2], centred.norm())
 
 
-def test_ranks_with_the_ones_by_hand():
-    line = doubles([[1.0], [2.0], [3.0]])
-    assert int(centred_rank(line, 1e-6)) == 1
-    assert int(centred_rank(torch.ones(3, 1).double(), 1e-6)) == 0
-    # A change of T by less than its tolerance would make it constant.
-    nearly = torch.ones(3, 1).double() + 1e-7 * line
-    assert [int(centred_rank(nearly, tolerance)) for tolerance in (1e-6, 1e-9)] == [0, 1]
-    space = row_space(line, torch.ones(3, dtype=torch.bool), 1e-6)
-    assert space.rank == 2
-    outside = ones_outside(space.kept)
-    assert_close(outside, torch.tensor(0.0).double(), atol=1e-12, rtol=0)
-    sizes = torch.tensor([1, 4])
-    assert least_outside(sizes, lambda size: 0.5 * size).tolist() == [0.25, 16.0]
+def test_ranks_with_and_without_a_certificate_are_those_of_the_singular_values():
+    generator = seeded()
+    left, right = (torch.linalg.qr(normals(generator, 8, 8))[0] for _ in range(2))
+    for small, rank in ((1e-2, 8), (1e-5, 8), (1e-7, 7), (0.0, 7)):
+        sigma = torch.linspace(1, 2, 8, dtype=torch.float64)
+        sigma[0] = small
+        assert int(factorise(left @ torch.diag(sigma) @ right, 1e-6).rank) == rank
 
 
-def test_entries_that_are_not_finite_are_counted():
-    check_finite(one=torch.ones(2), none=None, flags=torch.ones(2, dtype=torch.bool))
-    bad = torch.tensor([1.0, torch.nan, torch.inf, -torch.inf])
-    with pytest.raises(NumericalError, match="infinite"):
-        check_finite(fine=torch.ones(2), weights=bad)
-    # Infinities of both signs, and a sum beyond the largest number.
-    check_finite(large=torch.full((4,), 3e38))
-    with pytest.raises(InputError, match="weights"):
-        check_finite(weights=[1.0])
+def test_each_matrix_of_a_batch_may_have_its_own_tolerance():
+    generator = seeded(1)
+    values = normals(generator, 1, 30, 5).repeat(3, 1, 1)
+    values[:, :, 0] *= 1e-4
+    found = factorise(values, doubles([1e-6, 1e-3, 1e-5]))
+    assert found.rank.tolist() == [5, 4, 5]
+    for index, tolerance in enumerate((1e-6, 1e-3, 1e-5)):
+        alone = factorise(values[index], tolerance)
+        torch.testing.assert_close(
+            found.basis[index] @ found.coordinates[index].mT, alone.basis @ alone.coordinates.mT
+        )

@@ -88,13 +88,34 @@ INPUTS = {
         lambda: effective_attention(T, weights=A, output_projection=torch.ones(4, 2)),
         lambda: ProjectedValues.of(T, torch.ones(4, 2)),
     ],
-    "must be a dense tensor": [lambda: ProjectedValues.of(EYE, [[1]])],
+    "must be a dense tensor": [
+        lambda: ProjectedValues.of(EYE, [[1]]),
+        lambda: certain_mass(A.to_sparse(), T),
+        lambda: softmax_map("q", A, T),
+    ],
+    "tensor": [
+        lambda: certain_mass([[0.5, 0.5]], T),
+        lambda: attention_intervals([0.5, 0.5], T),
+        lambda: attention_intervals(None, T),
+        lambda: sample_alternatives(A, T, A),
+    ],
+    "A\\[i\\]": [lambda: attention_intervals(A, T)],
+    "the values are projected": [
+        lambda: effective_attention(ProjectedValues.of(T), weights=A, output_projection=EYE)
+    ],
     "for each head": [
         lambda: ProjectedValues.of(HEADS, torch.ones(3, 3, 4)),
     ],
-    "weights must be": [lambda: efficient_attention(A[:, :4], T)],
+    "weights must be": [
+        lambda: efficient_attention(A[:, :4], T),
+        lambda: effective_attention(T, weights=A[0]),
+    ],
+    "query, key": [lambda: removal_effect(A[0], T), lambda: removal_effect(None, T)],
     "relation": [lambda: equivalent(A, A, T, relation="all")],
-    "tolerance": [lambda: equivalent(A, A, T, tolerance=-1.0)],
+    "tolerance": [
+        lambda: equivalent(A, A, T, tolerance=-1.0),
+        lambda: certain_mass(A, T, tolerance="1%"),
+    ],
     "one shape": [lambda: equivalent(A, A[:3], T)],
     "lies in": [
         lambda: structure_weights(A[None], 1.5),

@@ -84,17 +84,6 @@ def test_a_pass_ends_after_the_deepest_layer():
         assert bool(calls) == bool(run)
 
 
-def test_as_many_candidates_are_computed_together_as_the_memory_holds():
-    """Rows of 3 states of 32 numbers and 6 of 64, and keys and values of 2 layers, of 8 bytes each."""
-    found, _ = made("gpt2")
-    config = found.lens.body.config
-    inner = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
-    one = 3 * (3 * config.hidden_size + 6 * inner) + 4 * 2 * config.hidden_size * 5
-    for budget, count in ((8 * one, 1), (16 * one - 1, 1), (16 * one, 2), (0, 1), (10**15, 4096)):
-        found.budget = budget
-        assert found._size(3, 5) == count
-
-
 @pytest.mark.usefixtures("unchecked_shapes")
 def test_texts_and_models_without_continuations_are_refused():
     lens = idl.Lens(build("gpt2").double())

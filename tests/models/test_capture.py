@@ -1,20 +1,20 @@
 """Capture leaves every family's outputs alone, and its heads add up to the attention block's output."""
 
+import copy
 import threading
 
 import pytest
 import torch
-from torch import nn
 from torch.testing import assert_close
 from transformers import AttentionInterface
 
-from helpers.zoo import ALONE, BUILDERS, MORE, build, example, ids
+from families.tiny import tiny_models
+from families.trial import _runnable
+from helpers.zoo import ALONE, BUILDERS, HYBRIDS, MORE, build, example, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.capture import Collector
-from identilens.models.eager import eager_attention_forward
-from identilens.models.following.watching import Meeting
-from identilens.models.interface import AttentionCall
+from identilens.models.inputs import collate
 
 FAMILIES = sorted(BUILDERS | MORE)
 
@@ -82,20 +82,6 @@ def test_outputs_unchanged_and_heads_add_up(family, implementation):
                 assert_close(total, block[index, : len(total)], atol=5e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_weights_mix_the_values_of_visible_keys_only(family):
-    lens = Lens(build(family))
-    for text in lens.capture(example(family), weights=True):
-        for head in text.heads:
-            assert_close(head.weights @ head.values, head.head_output, atol=2e-5, rtol=1e-4)
-            assert head.visible is None or not head.weights[~head.visible].any()
-            sums = head.weights.sum(-1)
-            if family == "gpt_oss":
-                assert (sums < 1).all()
-            else:
-                assert_close(sums, torch.ones_like(sums), atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f not in ("vit", "whisper")])
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_a_padded_batch_on_either_side_equals_each_text_alone(family, side):
@@ -119,16 +105,6 @@ def test_a_padded_batch_on_either_side_equals_each_text_alone(family, side):
             assert one.values.shape == other.values.shape
             assert_close(one.weights, other.weights, atol=2e-5, rtol=1e-4)
             assert_close(one.head_output, other.head_output, atol=5e-5, rtol=1e-4)
-
-
-def test_grouped_heads_share_values():
-    text = next(Lens(build("llama")).capture([ids(9)]))
-    layer = text.layers[0]
-    assert layer.values.shape[0] == 2
-    assert layer.queries.shape[0] == 4
-    heads = list(layer.heads)
-    assert torch.equal(heads[0].values, heads[1].values)
-    assert not torch.equal(heads[1].values, heads[2].values)
 
 
 def test_restores_implementation_and_training_mode_after_an_error():
@@ -169,29 +145,67 @@ def test_other_threads_and_the_implementations_name_are_left_alone():
     assert AttentionInterface.get_interface.__module__.startswith("transformers")
 
 
-EARLIER = torch.ones(9, 9, dtype=torch.bool).tril()
-LEARNT = torch.ones(9, 3, dtype=torch.bool)
+def maps(output):
+    names = ("attentions", "encoder_attentions", "decoder_attentions", "cross_attentions")
+    return {name: output[name] for name in names if output.get(name)}
 
 
-@pytest.mark.parametrize(
-    ("seen", "kind"),
-    [
-        (EARLIER, "decoder"), (torch.cat([LEARNT, EARLIER], 1), "decoder"),
-        (torch.cat([EARLIER, LEARNT], 1), "decoder"), (torch.cat([LEARNT, EARLIER | EARLIER.T], 1), "encoder"),
-        (EARLIER | EARLIER.T, "encoder"),
-    ],
+@pytest.mark.parametrize("family", sorted(BUILDERS))
+def test_raw_attentions_are_those_of_the_family(family):
+    model = build(family)
+    lens = Lens(model)
+    items = lens.read(example(family))
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        output = model(**collate(items, "cpu"), use_cache=False, output_attentions=True)
+    kinds = {"encoder_attentions": "encoder", "decoder_attentions": "decoder"}
+    for index, captured in enumerate(lens.capture(items, weights=True, batch_size=1)):
+        weights = {}
+        for layer in captured.layers:
+            weights.setdefault(layer.site.kind, []).append(layer.weights)
+        for name, layers in maps(output).items():
+            kind = next(iter(weights)) if name == "attentions" else kinds.get(name, "cross")
+            raw = weights[kind]
+            assert len(raw) == len(layers)
+            for one, other in zip(raw, layers, strict=True):
+                rows, keys = one.shape[-2:]
+                own = other[index, :, :rows, :keys]
+                assert_close(one, own, atol=2e-5, rtol=1e-3)
+                assert not other[index, :, :rows, keys:].any()
+
+
+def told(model):
+    """All that a model consists of; its caches of numbers are buffers and attributes."""
+    fields = {
+        name: {key: one for key, one in vars(module).items() if not key.startswith("_")}
+        for name, module in model.named_modules()
+    }
+    values = {
+        f"{name}.{key}": repr(one)
+        for name, inner in fields.items()
+        for key, one in inner.items()
+        if not isinstance(one, torch.Tensor)
+    }
+    return values, copy.deepcopy(model.config.to_dict()), {*dict(model.named_modules())}
+
+
+FOLLOWED = (
+    "bloom", "deberta-v2", "falcon", "fsmt", "gpt_neo", "gptj", "layoutlmv3", "mpt", "roformer", "vitdet",
+    "wavlm", "xlnet",
 )  # fmt: skip
-def test_learnt_keys_beside_those_of_the_tokens_leave_attention_causal(seen, kind):
-    query, key = torch.zeros(1, 2, 9, 4), torch.zeros(1, 2, seen.shape[1], 4)
-    call = AttentionCall(
-        0,
-        nn.Identity(),
-        query,
-        key,
-        key,
-        seen[None, None],
-        {},
-        eager_attention_forward,
-        eager_attention_forward,
-    )
-    assert Meeting(nn.Identity(), False, ((), {}), None, given=call).kind == kind
+
+
+@pytest.mark.parametrize("family", sorted({*BUILDERS, *MORE, *HYBRIDS, *FOLLOWED}))
+def test_models_are_as_they_were(family):
+    model = next(tiny_models(family)) if family in FOLLOWED else build(family)
+    inputs = next(iter(_runnable(model, []).values())) if family in FOLLOWED else example(family)
+    model.train()
+    before, state = told(model), {name: one.clone() for name, one in model.state_dict().items()}
+    buffers = {name: one.clone() for name, one in model.named_buffers()}
+    lens = Lens(model)
+    item = lens.read(inputs)[0]
+    next(lens.capture(item, weights=True))
+    lens.run([item])
+    assert told(model) == before
+    assert all(torch.equal(one, state[name]) for name, one in model.state_dict().items())
+    assert all(torch.equal(one, buffers[name]) for name, one in model.named_buffers())

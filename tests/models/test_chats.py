@@ -7,6 +7,7 @@ from helpers.chats import MESSAGES, TEMPLATES, tokenizer
 from identilens.cli.options import ChatOptions
 from identilens.errors import InputError, SettingError
 from identilens.models.chats import read_chats, read_prompt
+from identilens.models.spelling import Spelling
 from identilens.runs.lines import LONGEST_LINE
 
 PROMPT = "snow fell on the harbour, and nobody came."
@@ -68,19 +69,6 @@ def test_an_answer_belongs_to_a_single_conversation():
         ChatOptions(prompt=("Snow fell.", "It rained."), answer="Nobody came.").load()
 
 
-def test_a_token_of_a_space_and_a_letter_goes_with_the_letter():
-    decoder = idl.load("bundled-decoder")
-    prompt = "The museum was old. Snow fell on the quiet harbour."
-    [chat] = read_chats(
-        {"prompt": prompt, "segments": {"second": "Snow fell on the quiet harbour."}}
-    )
-    offsets = decoder.tokenizer(prompt, return_offsets_mapping=True)["offset_mapping"]
-    found = read_prompt(decoder.tokenizer, chat, 0).segments
-    assert [name == "second" for name in found] == [
-        end > prompt.index("S", 5) for _, end in offsets
-    ]
-
-
 def prompted(template, chat=MESSAGES):
     made = tokenizer("chatml")
     made.chat_template = template
@@ -117,3 +105,50 @@ def test_hostile_chat_templates_are_refused(template, why):
 def test_what_is_no_conversation_is_refused_saying_why(chat, why):
     with pytest.raises(InputError, match=why):
         read_prompt(tokenizer("chatml"), *read_chats(chat), 0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "words", "runs"),
+    [
+        (("[CLS]", "the", "Sto", "##rm", "the", "storm", "a"), "storm", [(2, 4), (5, 6)]),
+        (("[CLS]", "the", "Sto", "##rm", "the", "storm", "a"), "THE  storm", [(1, 4), (4, 6)]),
+        ((" the", " sh", "ip", " the"), "the ship", [(0, 3)]),
+        ((" the", " sh", "ip", " the"), "the", [(0, 1), (3, 4)]),
+        ((" the", " sh", "ip", " the"), "ship the", [(1, 4)]),
+        (("\n", "the", "storm", "\n"), "the storm", [(1, 3)]),
+        (("a", "b"), "a b", [(0, 2)]),
+        (("a", "b"), "ab c", []),
+        (("x", "ab"), "a", []),
+        (("STRASSE",), "straße", [(0, 1)]),
+    ],
+)
+def test_runs_by_names(tokens, words, runs):
+    assert Spelling(tokens).runs(words) == runs
+
+
+@pytest.mark.parametrize(
+    ("model", "text", "words", "characters"),
+    [
+        ("bundled", "A café by the harbour.", "café", (2, 6)),
+        ("bundled", "A café by the harbour.", "cafe", (2, 6)),
+        ("bundled", "A Cafe\u0301 by the harbour.", "CAFÉ", (2, 6)),
+        ("bundled-decoder", "Snow 雪 fell.", "雪", (5, 6)),
+        ("bundled-decoder", "Snow fell 🙂 again.", "🙂", (10, 11)),
+        ("bundled-decoder", "🙂🙂 fell", "🙂 fell", (1, 7)),
+    ],
+)
+def test_runs_by_characters(model, text, words, characters):
+    """Also where an accent is stripped, or a character takes several tokens of bytes."""
+    item = idl.load(model).read(text)[0]
+    spelling = Spelling.of(item, "encoder", item.tokens["encoder"])
+    ((start, end),) = spelling.runs(words)
+    assert (item.spans[start][0], item.spans[end - 1][1]) == characters
+    assert Spelling.of(item, "decoder", item.tokens["encoder"]).spans == ()
+
+
+def test_each_character_of_several_tokens_is_a_run():
+    spans = ((0, 0), (0, 1), (0, 1), (1, 2), (1, 2), (2, 3), (0, 0), (0, 0))
+    spelling = Spelling(("<s>", "p", "q", "p", "q", "x", "</s>", "</s>"), "🙂🙂x", spans)
+    assert spelling.runs("🙂") == [(1, 3), (3, 5)]
+    assert spelling.runs("🙂x") == [(3, 6)]
+    assert spelling.runs("</s>") == [(6, 7), (7, 8)], "special tokens have names alone"

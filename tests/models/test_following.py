@@ -1,100 +1,95 @@
 """Families that compute attention by themselves: followed from the softmax to the output projection."""
 
-import sys
-
 import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
 
+from families.tiny import built, tiny_models
+from families.trial import _runnable, _tried
 from helpers.heads import seeded
-from helpers.own_attention import DECODERS, ENCODERS, FAMILIES, build_own, example_own
 from helpers.zoo import build, ids, swin
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.capture import Lengths
+from identilens.models.following.contractions import contraction
 from identilens.models.inputs import collate
 from identilens.models.outputs import deviation
 
-TEXTS = sorted(ENCODERS | DECODERS)
-BIASED = {"bloom", "deberta", "deberta_v2", "falcon_alibi", "funnel", "layoutlmv3", "mpnet", "mpt", "sam", "swinv2",
-          "vitdet", "wavlm", "xlnet"}  # fmt: skip
+RELATIVE = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}
+FALCON = {"hidden_size": 32, "num_attention_heads": 4}
+OPTIONS = {
+    "deberta": RELATIVE, "deberta-v2": {**RELATIVE, "position_buckets": 8},
+    "falcon, biased": {**FALCON, "num_kv_heads": 4, "alibi": True, "multi_query": False},
+    "falcon, grouped": {**FALCON, "num_kv_heads": 2, "new_decoder_architecture": True},
+    "funnel": {"block_sizes": [1], "block_repeats": [1], "num_decoder_layers": 1},
+    "vitdet": {"use_relative_position_embeddings": True, "window_block_indices": [0]},
+}  # fmt: skip
+"""What a configuration has otherwise than by default."""
+KINDS = (
+    "blip", "bloom", "codegen", "deberta", "deberta-v2", "falcon", "falcon, biased", "falcon, grouped", "flaubert",
+    "fsmt", "funnel", "gpt_neo", "gptj",
+    "layoutlmv3", "luke", "mpnet", "mpt", "openai-gpt", "roformer", "sam", "siglip", "squeezebert", "timesformer",
+    "vitdet", "wavlm", "xglm", "xlm", "xlnet",
+)  # fmt: skip
+BIASED = {
+    "bloom", "deberta", "deberta-v2", "falcon, biased", "funnel", "layoutlmv3", "mpnet", "mpt", "sam", "vitdet",
+    "wavlm", "xlnet",
+}  # fmt: skip
 MOVED = {"codegen", "gptj", "layoutlmv3"}
 """Families that call transformers' attention interface since its release 5.24."""
+UNREPORTED = {"blip", "falcon, biased", "sam", "siglip", "squeezebert", "timesformer"}
+"""Families that report no weights, or others than they compute with."""
 
 
-def reported(lens, item):
-    """The family's own weights, a layer after another: encoder, decoder, cross."""
-    with torch.no_grad():
-        output = lens.body(**collate([item], "cpu"), use_cache=False, output_attentions=True)
-    names = ("encoder_attentions", "decoder_attentions", "cross_attentions", "attentions")
-    return [one[0] for name in names for one in output.get(name) or ()]
+def tiny(kind):
+    """A lens on a tiny model, and inputs for it."""
+    model = next(tiny_models(kind.partition(",")[0]))
+    if kind in OPTIONS:
+        config = type(model.config)(**{**model.config.to_dict(), **OPTIONS[kind]})
+        model = built(type(model), config)
+    return Lens(model), _runnable(model, [])
 
 
-def ordered(text):
-    return sorted(
-        text.layers, key=lambda layer: ("encoder", "decoder", "cross").index(layer.site.kind)
-    )
-
-
-@pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_families_prove_themselves(family):
-    lens = Lens(build_own(family))
-    checks = lens.prove(lens.read(example_own(family)))
-    module = sys.modules[type(lens.body).__module__]
-    moved = family in MOVED and hasattr(module, "ALL_ATTENTION_FUNCTIONS")
-    assert lens.capture_way == ("interface" if moved else "followed")
-    assert len(checks) >= 9
-    assert [check for check in checks if not check.passed] == []
-    (text,) = lens.capture(lens.read(example_own(family))[0], weights=True)
+@pytest.mark.parametrize("kind", KINDS)
+def test_families_prove_themselves_and_weights_are_their_own(kind):
+    """Also in batches that are padded on either side."""
+    lens, inputs = tiny(kind)
+    found = _tried(kind, lens.model, inputs)
+    assert found.outcome == "served", found
+    assert found.way == "followed" or kind in MOVED
+    assert (found.difference is None) == (kind in UNREPORTED)
+    assert (found.difference or 0.0) <= 5e-5
+    [text] = lens.capture(lens.read(next(iter(inputs.values())))[0], weights=True)
     assert all(head.follows_logits for head in text.heads)
-    assert any(layer.bias is not None for layer in text.layers) == (family in BIASED)
+    assert any(layer.bias is not None for layer in text.layers) == (kind in BIASED)
 
 
-@pytest.mark.parametrize("family", sorted(set(TEXTS) - {"falcon", "falcon_alibi", "falcon_groups"}))
-def test_weights_are_the_familys_own(family):
-    model = build_own(family)
-    model.set_attn_implementation("eager")
-    lens = Lens(model)
-    items = lens.read(example_own(family))
-    for item, text in zip(items, lens.capture(example_own(family), weights=True), strict=True):
-        own = reported(lens, item)
-        assert len(own) == len(text.layers)
-        for layer, weights in zip(ordered(text), own, strict=True):
-            # SqueezeBERT reports its logits.
-            weights = weights.softmax(-1) if family == "squeezebert" else weights
-            assert_close(layer.weights, weights, atol=5e-5, rtol=0)
+def test_weights_of_a_family_that_reports_its_logits():
+    lens, inputs = tiny("squeezebert")
+    item = lens.read(inputs["text"])[0]
+    with torch.no_grad():
+        reported = lens.body(**collate([item], "cpu"), output_attentions=True).attentions
+    [text] = lens.capture(item, weights=True)
+    for layer, logits in zip(text.layers, reported, strict=True):
+        assert_close(layer.weights, logits[0].softmax(-1), atol=5e-5, rtol=0)
 
 
-@pytest.mark.parametrize("family", ["deberta_v2", "bloom", "gptj", "mpt"])
-def test_padding_on_either_side_changes_nothing(family):
-    lens = Lens(build_own(family))
-    alone = [next(lens.capture([ids(length)], weights=True)) for length in (9, 6)]
-    for left in (False, True):
-        rows = [[0] * (9 - n) + ids(n) if left else ids(n) + [0] * (9 - n) for n in (9, 6)]
-        mask = torch.tensor(
-            [[0] * (9 - n) + [1] * n if left else [1] * n + [0] * (9 - n) for n in (9, 6)]
-        )
-        batch = {"input_ids": torch.tensor(rows), "attention_mask": mask}
-        for one, other in zip(alone, lens.capture(batch, weights=True), strict=True):
-            for layer, again in zip(one.layers, other.layers, strict=True):
-                assert_close(layer.weights, again.weights, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("family", ["deberta_v2", "falcon_groups", "fsmt", "siglip", "swinv2"])
-def test_weights_put_in_reach_the_output(family):
-    lens = Lens(build_own(family))
-    items = lens.read(example_own(family))[:1]
+@pytest.mark.parametrize("kind", ["deberta-v2", "falcon, grouped", "fsmt", "siglip"])
+def test_weights_put_in_reach_the_output(kind):
+    lens, inputs = tiny(kind)
+    items = lens.read(next(iter(inputs.values())))[:1]
     plain = lens.run(items)
     without = lens.run(items, lambda call: torch.zeros_like(call.attend()[0]), changes=True)
     assert deviation(plain, without, Lengths(items), items) > 0.01
 
 
 def test_windows_stand_as_blocks_in_one_map():
-    for model in (swin(), build_own("swinv2")):
+    for model in (swin(), swin("v2")):
         model.set_attn_implementation("eager")
         lens = Lens(model)
         batch = {"pixel_values": torch.randn(2, 3, 16, 16, generator=seeded(3))}
+        assert all(check.passed for check in lens.prove(lens.read(batch)))
         with torch.no_grad():
             own = model(**batch, output_attentions=True).attentions[0]
         for text, windows in zip(lens.capture(batch, weights=True), own.chunk(2), strict=True):
@@ -103,13 +98,6 @@ def test_windows_stand_as_blocks_in_one_map():
             blocks = torch.stack([torch.block_diag(*windows[:, head]) for head in range(2)])
             assert_close(layer.weights, blocks, atol=5e-5, rtol=0)
             assert torch.equal(layer.visible, torch.block_diag(*torch.ones(4, 16, 16)).bool())
-
-
-def test_families_of_the_interface_are_captured_there():
-    lens = Lens(build("bert"))
-    assert lens.capture_way is None
-    next(lens.capture([ids(9)]))
-    assert lens.capture_way == "interface"
 
 
 class _Own(nn.Module):
@@ -182,7 +170,7 @@ FAR_APART = {"bloom": "query_key_value", "falcon": "query_key_value", "gpt_neo":
 @pytest.mark.parametrize("heads", [1, 4])
 def test_keys_far_below_others_are_not_taken_for_masked(family, heads):
     """Logits more than 10,000 apart are no mask: every earlier key is seen."""
-    model = build_own(family)
+    model = next(tiny_models(family))
     if heads == 1:
         config = type(model.config)(**{**model.config.to_dict(), ONE_HEAD[family]: 1})
         model = type(model)(config).eval()
@@ -229,3 +217,65 @@ def test_scores_may_be_scaled_by_a_number_of_each_row(how):
         for head, own in zip(layer.heads, weights, strict=True):
             assert torch.allclose(head.recomputed.float(), own, atol=1e-6)
             assert float((own - own.mean(1, keepdim=True)).abs().max()) > 1e-3
+
+
+def drawn(*shape):
+    return torch.randn(*shape, generator=seeded(sum(shape)))
+
+
+LEFT, RIGHT, SUM = drawn(2, 4, 5), drawn(2, 5, 6), drawn(2, 4, 6)
+PRODUCTS = {
+    "matmul": ([LEFT, RIGHT], {}), "__matmul__": ([LEFT, RIGHT], {}), "bmm": ([LEFT], {"mat2": RIGHT}),
+    "__rmatmul__": ([RIGHT, LEFT], {}), "baddbmm": ([SUM, LEFT, RIGHT], {"beta": 0, "alpha": 0.5}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_by_name_have_left_and_right_factors(name):
+    args, options = PRODUCTS[name]
+    result = LEFT @ RIGHT * options.get("alpha", 1.0)
+    product = contraction(name, args, options, result)
+    assert_close(product.left @ product.right * product.factor, result)
+    assert torch.equal(product.left, LEFT)
+    assert product.factor == options.get("alpha", 1.0)
+    assert product.turned.factor == product.factor
+    assert torch.equal(product.given(product.seen(result)), result)
+
+
+EINSUMS = {
+    "bnk,bkd->bnd": (LEFT, RIGHT), "bkn,bkd->bnd": (LEFT.mT, RIGHT), "bnk, bdk -> bdn": (LEFT, RIGHT.mT),
+    "bnhk,bmhk->bhnm": (drawn(2, 4, 3, 5), drawn(2, 6, 3, 5)), "bhnk,hkd->nbhd": (drawn(2, 3, 4, 5), drawn(3, 5, 6)),
+    "nk,bkd->bnd": (LEFT[0], RIGHT), "abnk,kd->abnd": (drawn(2, 3, 4, 5), RIGHT[0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", EINSUMS)
+@pytest.mark.parametrize("listed", [False, True])
+def test_sums_over_one_axis_are_products(form, listed):
+    first, second = EINSUMS[form]
+    result = torch.einsum(form, first, second)
+    product = contraction(
+        "einsum", [form, [first, second]] if listed else [form, first, second], {}, result
+    )
+    assert_close(product.left @ product.right, product.seen(result))
+    assert_close(product.given(product.left @ product.right), result)
+    turned = product.turned
+    assert_close(turned.left @ turned.right, turned.seen(result))
+    assert product.first is first
+    assert product.second is second
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "result"),
+    [
+        ("einsum", ["bnk,bkd", LEFT, RIGHT], LEFT @ RIGHT),
+        ("einsum", ["...nk,...kd->...nd", LEFT, RIGHT], LEFT @ RIGHT),
+        ("einsum", ["bnk,bnk->bnk", LEFT, LEFT], LEFT),
+        ("einsum", ["bnk,bkd->nd", LEFT, RIGHT], LEFT[0]),
+        ("einsum", [LEFT, RIGHT, LEFT], LEFT),
+        ("matmul", [LEFT, RIGHT[0, :, 0]], LEFT[..., 0]),
+        ("matmul", [LEFT, RIGHT], None),
+    ],
+)  # fmt: skip
+def test_other_forms_are_no_products_of_two_matrices(name, args, result):
+    assert contraction(name, args, {}, result) is None

@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch.testing import assert_close
 
+from helpers.heads import seeded
 from helpers.zoo import build, ids
 from identilens.errors import InputError, ModelNotFoundError
 from identilens.models import Lens, bundled_model, load
-from identilens.models.inputs import Item, collate
 from identilens.models.padding import cut_padding
 
 
@@ -72,12 +72,10 @@ def test_images_and_their_positions():
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ("", "text 0 is empty"),
         (["fine", "  \n"], "text 1 is empty"),
         ([("fine", "")], "text 0 is empty"),
         ([], "expected one or more texts"),
         ([[]], "text 0 is a list"),
-        ([3.5], "text 0 is a float"),
         ([[5, 99999]], "token ids from 5 to 99999; the model has 0 to 30521"),
         ({"labels": 3}, "a batch needs tensors"),
         (
@@ -172,6 +170,7 @@ CACHED = ((torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 8)),)
             {"attention_mask": torch.tensor([[1, 1, 1, 1, 2, 0]])},
             "attention_mask of text 0 has 2 axes and numbers from 0 to 2; expected 2 axes",
         ),
+        ({"attention_mask": torch.ones(1, 6, 6).tril()}, "text 0 has 3 axes"),
     ],
 )
 def test_what_a_batch_must_not_hold(batch, message):
@@ -182,37 +181,6 @@ def test_what_a_batch_must_not_hold(batch, message):
 def test_what_is_none_is_left_out():
     batch = {"input_ids": torch.tensor([ids(6)]), "token_type_ids": None, "past_key_values": None}
     assert set(Lens(build("gpt2")).read(batch)[0].tensors) == {"input_ids"}
-
-
-def item(joined=(), bare=(), **tensors):
-    tokens = {"encoder": tuple("abc")} if "input_ids" in tensors else {}
-    return Item(tensors, tokens, joined=frozenset(joined), bare=frozenset(bare))
-
-
-def test_a_batch_is_padded_on_the_right_and_masked():
-    first = item(
-        input_ids=torch.tensor([5, 6, 7]),
-        token_type_ids=torch.tensor([1, 1, 1]),
-        size=torch.tensor([2, 3]),
-    )
-    second = item(
-        input_ids=torch.tensor([8]), token_type_ids=torch.tensor([1]), size=torch.tensor([4, 5])
-    )
-    batch = collate([first, second], "cpu")
-    assert {name: one.tolist() for name, one in batch.items()} == {
-        "input_ids": [[5, 6, 7], [8, 0, 0]], "attention_mask": [[1, 1, 1], [1, 0, 0]],
-        "token_type_ids": [[1, 1, 1], [1, 0, 0]], "size": [[2, 3], [4, 5]],
-    }  # fmt: skip
-    ids = torch.tensor([5, 6])
-    assert list(collate([item(input_ids=ids, position_ids=ids)], "cpu")) == [
-        "input_ids",
-        "position_ids",
-    ]
-    assert list(collate([item(bare=["input_ids"], input_ids=ids)], "cpu")) == ["input_ids"]
-    pair = collate([item(input_ids=ids, decoder_input_ids=ids[:1])], "cpu")
-    assert pair["decoder_attention_mask"].tolist() == [[1]]
-    pictures = collate([item(joined=["grid_thw"], grid_thw=torch.ones(3, 3))], "cpu")
-    assert pictures["grid_thw"].shape == (3, 3)
 
 
 def test_padding_that_masks_mark_is_cut():
@@ -244,13 +212,48 @@ def test_padding_that_masks_mark_is_cut():
         "input_ids": [5, 6],
         "attention_mask": [1, 1, 0],
     }
-    for mask, words in (
-        ([1, 0, 1], "attention_mask of text 3 has zeros between ones"),
-        ([1.0, 0.5, 0.0], "attention_mask of text 3 .* and 0 for padding, and nothing else"),
-        (
-            [[1, 1], [0, 1]],
-            r"attention_mask of text 3 has 3 axes and .* expected 2 axes \(text, position\)",
-        ),
-    ):
-        with pytest.raises(InputError, match=words):
-            cut(input_ids=[5, 6, 7], attention_mask=mask)
+
+
+EMBEDDINGS = torch.randn(2, 6, 32, generator=seeded())
+WHOLE = torch.ones(2, 6, dtype=torch.long)
+RIGHT = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
+
+
+def outputs(lens, embeddings, mask):
+    batch = {"inputs_embeds": embeddings, "attention_mask": mask}
+    return [text.layers[1].head_output for text in lens.capture(batch, weights=True)]
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_padded_embeddings_after_a_batch_without_padding(side):
+    lens = Lens(build("llama"))
+    outputs(lens, EMBEDDINGS, WHOLE)
+    moved = EMBEDDINGS.clone()
+    if side == "left":
+        moved[1] = EMBEDDINGS[1].roll(2, 0)
+    found = outputs(lens, moved, RIGHT if side == "right" else RIGHT.flip(1))
+    alone = outputs(Lens(build("llama")), EMBEDDINGS[1:, :4], WHOLE[1:, :4])
+    assert [one.shape[1] for one in found] == [6, 4]
+    assert torch.allclose(found[1], alone[0], atol=1e-5)
+
+
+def test_embeddings_have_names_and_can_be_cut():
+    (item,) = Lens(build("llama")).read({"inputs_embeds": EMBEDDINGS[:1]}, max_length=3)
+    assert item.tokens == {"encoder": ("position 0", "position 1", "position 2")}
+    assert item.tensors["inputs_embeds"].shape == (3, 32)
+
+
+def test_unknown_inputs_as_long_as_a_padded_text_are_refused():
+    lens = Lens(build("llama"))
+    batch = {"inputs_embeds": EMBEDDINGS, "langs": torch.zeros(2, 6, dtype=torch.long)}
+    with pytest.raises(InputError, match="entries"):
+        lens.read({**batch, "attention_mask": RIGHT})
+    assert len(lens.read({**batch, "attention_mask": WHOLE})) == 2
+
+
+def test_a_mask_that_the_model_has_to_heed_is_proven_anew():
+    lens = Lens(build("vit"))
+    items = lens.read({"pixel_values": torch.zeros(1, 3, 16, 16)})
+    assert items[0].hiding == frozenset()
+    masked = {"pixel_values": torch.zeros(1, 3, 16, 16), "bool_mask": torch.zeros(1, 4)}
+    assert lens.read(masked)[0].hiding == {"bool_mask"}

@@ -4,9 +4,12 @@ import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from helpers.heads import seeded
 from identilens.models.eager import eager_attention_forward
+from identilens.models.following.follower import multi_head_attention
+from identilens.models.heads import CapturedLayer
 from identilens.models.interface import AttentionCall, seen_keys
 
 
@@ -44,25 +47,6 @@ def padded(**changes):
         "arguments": {"scaling": 0.5}, "own": eager_attention_forward, "eager": eager_attention_forward,
     }  # fmt: skip
     return AttentionCall(0, nn.Module(), **{**given, **changes})
-
-
-@pytest.mark.parametrize("texts", [[1, 2], [2, 0], [1]])
-@pytest.mark.parametrize("shared", [False, True])
-def test_some_texts_alone_have_their_own_rows_keys_masks_and_biases(texts, shared):
-    batch = 1 if shared else 3
-    mask, bias = drawn(batch, 1, 3, 4) > 0, drawn(batch, 2, 3, 4)
-    whole = padded(mask=mask, arguments={"scaling": 0.5, "position_bias": bias})
-    alone = whole.only(texts, 2, 3)
-    assert torch.equal(alone.query, whole.query[texts][:, :, :2])
-    assert torch.equal(alone.key, whole.key[texts][:, :, :3])
-    assert torch.equal(alone.value, whole.value[texts][:, :, :3])
-    own = [0] if shared else texts
-    assert torch.equal(alone.mask, mask[own][..., :2, :3])
-    assert torch.equal(alone.arguments["position_bias"], bias[own][..., :2, :3])
-    assert alone.arguments["scaling"] == 0.5
-    row = padded(mask=mask[..., :1, :]).only(texts, 2, 3)
-    assert torch.equal(row.mask, mask[own][..., :1, :3])
-    assert padded().only(texts, 2, 3).mask is None
 
 
 def test_rows_of_a_call_have_their_own_masks_and_biases():
@@ -106,65 +90,43 @@ def test_terms_of_a_mask_that_hide_nothing_are_a_bias():
     )
 
 
-def test_keys_are_repeated_for_eager_functions_that_take_no_groups():
-    seen = []
-
-    def eager(module, query, key, value, mask, **options):
-        seen.append(key.shape[1])
-        if key.shape[1] != query.shape[1]:
-            raise RuntimeError("sizes")
-        return eager_attention_forward(module, query, key, value, mask, **options)
-
-    output, weights = padded(eager=eager, own=eager).attend()
-    expected = padded().attend()
-    assert seen == [1, 2]
-    assert_close(output, expected[0])
-    assert_close(weights, expected[1])
-
-    def fails(*_, **__):
-        raise RuntimeError("for another reason")
-
-    with pytest.raises(RuntimeError, match="for another reason"):
-        padded(eager=fails, key=drawn(3, 2, 4, 4), value=drawn(3, 2, 4, 5)).attend()
-
-
-@pytest.mark.parametrize("late", [True, False])
-def test_a_sink_scales_weights_where_it_is_applied_after_the_softmax(late):
-    share = torch.tensor([0.25, 0.75])[None, :, None, None]
-
-    def eager(module, query, key, value, mask, s_aux=None, **options):
-        output, weights = eager_attention_forward(module, query, key, value, mask, **options)
-        kept = weights if late else weights * share
-        return output * share.transpose(1, 2), kept
-
-    made = padded(eager=eager, arguments={"scaling": 0.5, "s_aux": torch.zeros(2)})
-    output, weights = made.attend()
-    values = made.value.repeat_interleave(2, 1)
-    assert_close((weights @ values).transpose(1, 2), output, atol=1e-5, rtol=1e-4)
-    assert_close(weights.sum(-1), share[..., 0].expand(3, 2, 3), atol=1e-5, rtol=1e-4)
-    assert made.has_sink
-    assert not padded().has_sink
-    named = padded()
-    named.module.register_parameter("sinks", nn.Parameter(torch.zeros(1)))
-    assert named.has_sink
-
-
-def test_eager_attention_by_hand():
-    query, key, value = drawn(1, 2, 3, 4), drawn(1, 1, 4, 4), drawn(1, 1, 4, 5)
-    bias, mask = drawn(1, 2, 3, 4), torch.zeros(1, 1, 3, 4)
-    mask[..., 3] = -torch.inf
-    output, weights = eager_attention_forward(
-        nn.Module(), query, key, value, mask, 0.5, position_bias=bias
+def test_a_captured_layer_knows_that_scaling(unchecked_shapes):
+    """Sizes that all differ: 2 heads, 5 queries, 7 keys, d_k = 3, d_v = 4."""
+    query, key, value = drawn(1, 2, 5, 3), drawn(1, 2, 7, 3), drawn(1, 2, 7, 4)
+    made = padded(
+        query=query,
+        key=key,
+        value=value,
+        arguments={"is_causal": False},
+        own=sdpa_attention_forward,
     )
-    logits = 0.5 * query @ key.mT + bias + mask
-    assert_close(weights, logits.softmax(-1))
-    assert_close(output, (logits.softmax(-1) @ value).transpose(1, 2))
-    module = nn.Module().train()
+    weights = torch.softmax(query @ key.mT / 3**0.5, -1)
+    layer = CapturedLayer.of(made, None, made.run(), weights)
+    assert layer.scaling == pytest.approx(3**-0.5)
+    assert_close(layer.head(1).recomputed.float(), weights[0, 1])
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("separate", [True, False])
+@pytest.mark.parametrize("masked", ["not", "bool", "heads"])
+@torch.no_grad()
+def test_the_output_is_that_of_torch(bias, separate, masked):
     torch.manual_seed(0)
-    _, dropped = eager_attention_forward(module, query, key, value, None, 0.5, dropout=0.5)
-    assert bool((dropped == 0).any())
-    _, kept = eager_attention_forward(module.eval(), query, key, value, None, 0.5, dropout=0.5)
-    assert not bool((kept == 0).any())
-    half = eager_attention_forward(module, query.half(), key.half(), value.half(), None, 0.5)[1]
-    assert half.dtype == torch.float16
-    assert_close(half.float(), kept, atol=2e-3, rtol=0)
+    module = nn.MultiheadAttention(8, 2, bias=bias, kdim=6 if separate else 8).double()
+    query, key, value = (torch.randn(4, 3, size).double() for size in (8, module.kdim, 8))
+    mask = {
+        "not": None,
+        "bool": ~torch.ones(4, 4).tril().bool(),
+        "heads": torch.randn(6, 4, 4).double(),
+    }[masked]
+    names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
+    apart = {name: getattr(module, name) for name in names} if separate else {}
+    arguments = (
+        query, key, value, 8, 2, module.in_proj_weight, module.in_proj_bias, None, None, False, 0.0,
+        module.out_proj.weight, module.out_proj.bias,
+    )  # fmt: skip
+    options = {"attn_mask": mask, "use_separate_proj_weight": separate, **apart}
+    found, weights = multi_head_attention({}, *arguments, **options)
+    expected, _ = nn.functional.multi_head_attention_forward(*arguments, **options)
+    assert_close(found, expected)
+    assert weights is None

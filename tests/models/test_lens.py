@@ -1,12 +1,18 @@
 """A lens follows its model: what it says of the weights is said of those that are there now."""
 
+import gc
+
 import pytest
 import torch
+import transformers as hf
 
 import identilens as idl
-from helpers.zoo import build, ids
+from helpers.zoo import _BERT, _random, build, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
+from identilens.models.interface import AttentionCall
+from identilens.models.linearise import HiddenMap
+from identilens.models.rollouts import final_rollouts, text_rollouts
 
 CHANGES = {
     "in place": lambda weight: weight.data.add_(1),
@@ -60,8 +66,6 @@ def test_an_adapter_of_another_scale_changes_the_digest():
 PROMPTS = {"task_type": "CAUSAL_LM", "num_virtual_tokens": 5}
 BESIDE_LAYERS = {
     "PREFIX_TUNING": ("PrefixTuningConfig", PROMPTS),
-    "PROMPT_TUNING": ("PromptTuningConfig", PROMPTS),
-    "P_TUNING": ("PromptEncoderConfig", {**PROMPTS, "encoder_hidden_size": 8}),
     "ADAPTION_PROMPT": (
         "AdaptionPromptConfig",
         {"task_type": "CAUSAL_LM", "adapter_len": 4, "adapter_layers": 1},
@@ -103,15 +107,6 @@ def test_an_audit_after_training_is_that_of_a_fresh_lens(change):
     assert again.equals(fresh)
 
 
-def test_a_lens_goes_into_another_precision_and_is_looked_into_anew():
-    lens = Lens(build("bert"))
-    item = lens.read(ids(6))[0]
-    before = [site.value_bias.dtype for site in lens.sites(item)]
-    lens.model.double()
-    assert (lens.dtype, lens.facts["dtype"], before[0]) == (torch.float64, "float64", torch.float32)
-    assert next(iter(lens.capture(ids(6)))).layers[0].queries.dtype == torch.float64
-
-
 @pytest.mark.parametrize("given", [False, True])
 def test_calls_of_the_body_or_of_a_model_go_to_a_handler_inside_the_context(given):
     lens, seen = Lens(build("bert")), []
@@ -127,3 +122,51 @@ def test_calls_of_the_body_or_of_a_model_go_to_a_handler_inside_the_context(give
     assert seen == list(range(len(lens.sites(items[0]))))
     assert not torch.allclose(changed, plain)
     assert torch.equal(lens.plain(items, lens.body).last_hidden_state, plain)
+
+
+N = 37
+"""A length that no parameter of the models below has."""
+USES = {
+    "capture": lambda lens: list(
+        lens.capture([ids(N), ids(N, 1)], weights=True, hidden_states=True)
+    ),
+    "proof": lambda lens: lens.prove(lens.read([ids(N), ids(N - 8)])),
+    "substitution": lambda lens: lens.substitute({(0, 0): torch.full((N, N), 1 / N)}, [ids(N)]),
+    "audit": lambda lens: idl.audit(lens, [ids(N)], examples=0).summary(),
+    "rollouts": lambda lens: text_rollouts(lens, lens.read([ids(N)])[0]),
+    "all rollouts": lambda lens: final_rollouts(lens, lens.read([ids(N)])[0]),
+    "hidden map": lambda lens: HiddenMap(lens, lens.read([ids(N)])[0]).run,
+    "sites": lambda lens: lens.sites(lens.read([ids(N)])[0]),
+}
+
+
+def held():
+    """Shapes of tensors that have a position for each token."""
+    gc.collect()
+    return [
+        tuple(one.shape) for one in gc.get_objects() if type(one) is torch.Tensor and N in one.shape
+    ]
+
+
+@pytest.mark.parametrize(
+    ("family", "use"), [*(("bert", use) for use in USES), ("followed", "proof")]
+)
+def test_tensors_of_a_text_are_let_go(family, use):
+    lens = Lens(build("bert") if family == "bert" else followed())
+    before = held()
+    USES[use](lens)
+    assert held() == before
+
+
+def followed():
+    torch.manual_seed(0)
+    return _random(hf.MPNetModel(hf.MPNetConfig(**_BERT)))
+
+
+def test_tensors_are_let_go_after_a_check_that_failed(monkeypatch):
+    lens = Lens(build("bert"))
+    before = held()
+    monkeypatch.setattr(AttentionCall, "run", lambda call: call.attend()[0] * 2)
+    with pytest.raises(UnsupportedModelError):
+        list(lens.capture([ids(N)]))
+    assert held() == before

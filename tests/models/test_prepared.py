@@ -1,19 +1,59 @@
 """Batches of recordings, pictures and boxes: every mask reaches attention, and weights are the family's own."""
 
+import struct
+
+import numpy as np
 import pytest
 import torch
 import transformers as hf
+from scipy.io import wavfile
 from torch.testing import assert_close
 
 import identilens as idl
-from helpers.prepared import PREPARED, prepared
-from identilens.errors import UnsupportedModelError
+from families.tiny import tiny_models
+from families.trial import _runnable
+from helpers.command import failing
+from helpers.heads import seeded
+from helpers.zoo import _LLAMA, _random, build
+from identilens.errors import InputError, UnsupportedModelError
 from identilens.models import Lens
 
+IMAGE = 90
+WAV2VEC2 = {
+    "vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48,
+    "conv_dim": [16, 16], "conv_kernel": [4, 2], "conv_stride": [4, 2], "num_feat_extract_layers": 2,
+    "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "feat_extract_norm": "layer",
+    "do_stable_layer_norm": True,
+}  # fmt: skip
+QWEN_VISION = {
+    "depth": 2, "embed_dim": 32, "hidden_size": 32, "num_heads": 4, "patch_size": 4, "spatial_merge_size": 2,
+    "temporal_patch_size": 2, "mlp_ratio": 2,
+}  # fmt: skip
 
-@pytest.mark.parametrize("family", sorted(PREPARED))
-def test_weights_are_those_the_family_reports(family):
-    model, batch = prepared(family)
+
+def recordings():
+    """A model of recordings, and two, of which the second is shorter."""
+    torch.manual_seed(0)
+    mask = (torch.arange(160) < torch.tensor([[160], [96]])).long()
+    sound = torch.randn(2, 160, generator=seeded()) * mask
+    model = _random(hf.Wav2Vec2Model(hf.Wav2Vec2Config(**WAV2VEC2)))
+    return model, {"input_values": sound, "attention_mask": mask}
+
+
+def test_weights_of_texts_with_pictures_are_those_the_family_reports():
+    """Qwen2-VL, whose pictures are packed; other families are tried by their names."""
+    rope = {"rope_type": "default", "mrope_section": [1, 1, 2], "rope_theta": 1e4}
+    config = hf.Qwen2VLConfig(
+        vision_config=QWEN_VISION, text_config={**_LLAMA, "rope_parameters": rope}, image_token_id=IMAGE,
+        vision_start_token_id=91, vision_end_token_id=92,
+    )  # fmt: skip
+    tokens = torch.tensor([[7, 8, 91, *[IMAGE] * 4, 92, 9, 10]])
+    batch = {
+        "input_ids": tokens, "pixel_values": torch.randn(16, 3 * 2 * 4 * 4, generator=seeded()),
+        "image_grid_thw": torch.tensor([[1, 4, 4]]), "mm_token_type_ids": (tokens == IMAGE).long(),
+    }  # fmt: skip
+    torch.manual_seed(0)
+    model = _random(hf.Qwen2VLForConditionalGeneration(config))
     model.set_attn_implementation("eager")
     lens = Lens(model)
     with torch.no_grad():
@@ -25,7 +65,7 @@ def test_weights_are_those_the_family_reports(family):
 
 
 def test_a_padded_recording_is_the_recording_alone():
-    model, batch = prepared("wav2vec2")
+    model, batch = recordings()
     lens = Lens(model)
     _, together = lens.capture(batch, weights=True)
     alone = next(lens.capture({"input_values": batch["input_values"][1:, :96]}, weights=True))
@@ -38,7 +78,7 @@ def test_a_padded_recording_is_the_recording_alone():
 
 @pytest.mark.parametrize("positions", [8, 1])
 def test_padding_that_cannot_be_cut_away_is_refused(monkeypatch, positions):
-    model, batch = prepared("wav2vec2")
+    model, batch = recordings()
     batch["attention_mask"][1] = torch.arange(160) < 160 - 8 * positions
     monkeypatch.setattr("identilens.models.inputs.cut_padding", lambda item, row: None)
     with pytest.raises(
@@ -64,3 +104,88 @@ def test_the_attention_of_a_head_on_top_is_captured_with_the_rest():
         "decoder"
     ]
     assert [layer.weights.shape for layer in video.layers] == [(4, 2, 2)] * 2 + [(2, 4, 4)]
+
+
+def layers(model, inputs):
+    lens = Lens(model)
+    sites = lens.sites(lens.read(inputs)[0])
+    return {site.name: (site.kind, site.layer) for site in sites}
+
+
+@pytest.mark.parametrize(
+    ("family", "kind"), [("paligemma", "encoder"), ("git", "decoder"), ("llava", "decoder")]
+)
+def test_layers_have_the_same_numbers_with_a_picture_and_without(family, kind):
+    """Kinds and numbers of layers come from the modules, not from the input."""
+    model = next(tiny_models(family))
+    inputs = _runnable(model, [])
+    text, picture = inputs["text"], inputs["text with picture"]
+    alone, beside = layers(model, text), layers(model, picture)
+    assert len(beside) > len(alone)
+    assert {name: beside[name] for name in alone} == alone
+    assert list(alone.values()) == [(kind, layer) for layer in range(len(alone))]
+    towers = [beside[name] for name in beside.keys() - alone.keys()]
+    assert {one for one, _ in towers} <= {"encoder", "cross"}
+    assert len({*beside.values()}) == len(beside)
+
+
+@pytest.fixture
+def tone(tmp_path):
+    """Half a second of a tone at 8 kHz in two channels of 16 bits."""
+    wave = np.sin(np.arange(4000) * 2 * np.pi * 440 / 8000)
+    wavfile.write(tmp_path / "tone.wav", 8000, np.stack([wave, wave * 0.5], 1).astype(np.float32))
+    wavfile.write(
+        tmp_path / "tone16.wav", 8000, (np.stack([wave, wave * 0.5], 1) * 32767).astype(np.int16)
+    )
+    return tmp_path / "tone.wav"
+
+
+def test_a_recording_is_read_in_every_width(tone):
+    audio, coarse = idl.read_audio(tone), idl.read_audio(tone.with_name("tone16.wav"))
+    assert (audio.rate, audio.samples.shape, audio.samples.dtype) == (8000, (4000,), np.float32)
+    np.testing.assert_allclose(audio.samples, coarse.samples, atol=1e-4)
+
+
+def test_what_cannot_be_read_or_used_is_told(tmp_path, tone):
+    (tmp_path / "bad.wav").write_bytes(b"no recording")
+    wavfile.write(tmp_path / "empty.wav", 8000, np.zeros(0, np.int16))
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    out = ["-o", tmp_path / "out"]
+    bert = ["-m", tmp_path / "none"]
+    assert "cannot be read as .wav" in failing(
+        "audit", *bert, "--audio", tmp_path / "bad.wav", *out
+    )
+    assert "contains no samples" in failing("audit", *bert, "--audio", tmp_path / "empty.wav", *out)
+    assert "Check the path given to --audio" in failing(
+        "audit", *bert, "--audio", tmp_path / "no.wav", *out
+    )
+    assert "cannot be read as an image" in failing(
+        "audit", *bert, "--image", tmp_path / "bad.png", *out
+    )
+    assert "give exactly one of" in failing("audit", *bert, "--audio", tone, "--text", "a", *out)
+    with pytest.raises(InputError, match="preprocessor_config"):
+        Lens(build("bert")).read(idl.read_audio(tone))
+    lens = Lens(build("whisper"), feature_extractor=hf.WhisperFeatureExtractor())
+    with pytest.raises(InputError, match="the recording has 8,000"):
+        lens.read(idl.read_audio(tone))
+
+
+HEAD = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 236, b"WAVE", b"fmt ", 16, 1, 1, 8000, 16000, 2, 16)
+SOUND = HEAD + struct.pack("<4sI", b"data", 200) + bytes(200)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"RIFF", "cannot"),
+        (HEAD[:12], "cannot"),
+        (SOUND[:32] + bytes(4) + SOUND[36:], "cannot"),
+        (SOUND[:-50], "prematurely"),
+        (SOUND[:24] + bytes(8) + SOUND[32:], "has no rate"),
+        (SOUND[:20] + b"\3\0" + SOUND[22:34] + b"\x20\0" + SOUND[36:44] + b"\0\0\xc0\x7f" * 50, "NaN or infinite"),
+    ],
+)  # fmt: skip
+def test_damaged_recordings_are_named(tmp_path, content, message):
+    (tmp_path / "a.wav").write_bytes(content)
+    with pytest.raises(InputError, match=message):
+        idl.read_audio(tmp_path / "a.wav")

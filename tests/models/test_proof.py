@@ -1,7 +1,7 @@
 """The first batch of every run proves that capture is faithful, or names the check that fails."""
 
 from dataclasses import replace
-from types import SimpleNamespace
+from math import isnan
 
 import pytest
 import torch
@@ -27,8 +27,9 @@ from identilens.cli.selfcheck import proof
 from identilens.errors import JoinedTextsError, UnsupportedModelError
 from identilens.models import Lens
 from identilens.models import proof as proofs
+from identilens.models.capture import Lengths
 from identilens.models.interface import AttentionCall
-from identilens.models.proof import Check, Proof, drawn_places
+from identilens.models.outputs import deviation, relative
 
 TEXTS = [ids(9), ids(6)]
 PICTURES = {"pixel_values": torch.linspace(-2, 2, 2 * 3 * 12 * 12).reshape(2, 3, 12, 12).sin()}
@@ -195,114 +196,6 @@ def test_a_model_that_hides_every_key_and_computes_nan_is_refused():
         next(lens.capture([[5, 6, 7]], weights=True))
 
 
-def test_the_worst_figure_stays_and_nothing_is_worse_than_no_number():
-    proof = Proof("toy", (), Lens(build("bert")).read([ids(5)]), 0.5, strict=False)
-    for figure in (0.25, 0.75, 0.5):
-        proof._note("order", figure, 1.0, "")
-    assert proof.checks["order"].figure == 0.75
-    assert proof.checks["order"].passed
-    for figure in (0.25, float("nan"), 0.5):
-        proof._note("number", figure, 1.0, "")
-    assert not proof.checks["number"].passed
-
-
-def test_a_figure_passes_up_to_its_limit():
-    assert [Check("one", figure, 0.5, "").passed for figure in (0.5, 0.51, float("nan"))] == [
-        True, False, False,
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("errors", "said"),
-    [
-        ([0.5], None),
-        ([float("nan"), 0.5], None),
-        (
-            [0.6, 0.7],
-            r"failed with 0.7 \(limit 0.5; relative, by text; if it is large: does the model draw random",
-        ),
-    ],
-)
-def test_a_deviation_counts_if_it_is_there_again_under_capture(monkeypatch, errors, said):
-    proof, asked = Proof("toy", (), Lens(build("bert")).read([ids(5)]), 0.5), []
-    left = list(errors)
-    monkeypatch.setattr(proofs, "deviation", lambda *given: asked.append(given[1]) or left.pop(0))
-    if said is None:
-        proof.conclude("plain", "captured", lambda handler: handler)
-    else:
-        with pytest.raises(UnsupportedModelError, match=f"'outputs unchanged by capture' .*{said}"):
-            proof.conclude("plain", "captured", lambda handler: handler)
-    assert asked == ["captured", AttentionCall.run][: len(errors)]
-    assert left == []
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_calls_too_many_or_few_are_counted_and_numbers_without_end_prove_nothing():
-    proof = Proof("toy", (object(),), Lens(build("bert")).read([ids(5)]), 0.5)
-    with pytest.raises(UnsupportedModelError, match="failed"):
-        proof.conclude(None, None, None)
-    proof._calls, proof.finite = 1, False
-    proof.conclude(None, None, None)
-    assert [check.figure for check in proof.checks.values()] == [1.0]
-
-
-def called(batch=1, heads=2, queries=5, keys=5, mask=None, **given):
-    module = torch.nn.Linear(1, 1)
-    query, key = torch.zeros(batch, heads, queries, 4), torch.zeros(batch, heads, keys, 4)
-    made = {
-        "own": eager_attention_forward,
-        "eager": eager_attention_forward,
-        "arguments": {},
-    } | given
-    return AttentionCall(0, module, query, key, key, mask, **made)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (called(batch=3), "attention"), (called(heads=3), "failed"), (replace(called(), index=1), "failed"),
-        (called(mask=torch.ones(1, 5, 5)), "failed"),
-    ],
-)  # fmt: skip
-def test_calls_of_another_form_are_refused(call, said):
-    site = SimpleNamespace(heads=2, kind="encoder")
-    proof = Proof("toy", (site,), Lens(build("bert")).read([ids(5)]), 0.5)
-    proof._check_layout(called())
-    with pytest.raises(UnsupportedModelError, match=said):
-        proof._check_layout(call)
-
-
-def test_of_a_large_call_drawn_rows_are_checked_with_both_ends(monkeypatch):
-    monkeypatch.setattr(proofs, "_ENTRIES", 2 * 3 * 7 * 40)
-    monkeypatch.setattr(proofs, "_DRAWN", 2 * 3 * 7 * 12)
-
-    def rows(kept, keys=7, **changed):
-        lengths = SimpleNamespace(of=lambda text, *_: (kept[text], keys))
-        sites = [SimpleNamespace(kind="encoder")] * 2
-        proof = SimpleNamespace(lengths=lengths, sites=sites, items=[None, None])
-        call = replace(called(2, 3, max(kept), keys), **changed)
-        return Proof._checked_rows(proof, call)
-
-    assert rows((40, 40)) == [*range(40)]
-    few = rows((41, 41))
-    assert 12 <= len(few) <= 12 + 8
-    assert (few[0], few[-1]) == (0, 40)
-    assert few != rows((41, 41), index=1), "each layer draws its own"
-    assert len(rows((41, 41), 700)) <= 16, "a row of many keys is a row"
-    padded = rows((41, 9), 700)
-    assert len([row for row in padded if row < 9]) >= 8, "a short text has rows of its own"
-    assert 8 in padded
-
-
-def test_places_are_drawn_with_the_last_and_then_the_first():
-    assert drawn_places(9, 1, 0) == [8]
-    assert drawn_places(9, 9, 0) == drawn_places(9, 99, 0) == [*range(9)]
-    assert {8} < set(drawn_places(9, 2, 5))
-    assert {0, 8} < set(drawn_places(9, 3, 5))
-    assert drawn_places(9, 4, 5) != drawn_places(9, 4, 6)
-
-
 @pytest.mark.parametrize("run", ["a row of one layer", "the keys that are seen", "a head's block"])
 def test_drawn_rows_find_what_all_rows_find(monkeypatch, run):
     """Where a twentieth of the rows is checked, what is wrong in the middle of a text is found, too."""
@@ -326,3 +219,54 @@ def test_drawn_rows_find_what_all_rows_find(monkeypatch, run):
         monkeypatch.setattr(AttentionCall, "attend", forged)
     with pytest.raises(UnsupportedModelError, match="failed with"):
         lens.prove_once(items)
+
+
+def test_the_largest_difference_over_the_largest_expected_entry():
+    expected = torch.tensor([1.0, -4.0, 2.0])
+    assert relative(torch.tensor([1.0, -4.0, 3.0]), expected) == 0.25
+    assert relative(torch.tensor([1.5, -6.0, 2.0]), expected) == 0.5
+    assert relative(expected, expected) == 0
+    assert relative(torch.ones(2), torch.zeros(2)) == pytest.approx(1e12)
+    assert relative(torch.zeros(0, 3), torch.zeros(0, 3)) == 0
+    # Logits of tokens that are not allowed agree where both are infinite, and do not hide the others.
+    masked = torch.tensor([-torch.inf, 4.0])
+    assert relative(masked, masked) == 0
+    assert relative(torch.tensor([-torch.inf, 3.0]), masked) == 0.25
+    assert relative(torch.tensor([2.0, 4.0]), masked) == torch.inf
+
+
+@pytest.mark.parametrize("first", [0.0, 0.5])
+def test_what_is_no_number_never_agrees(first):
+    [item] = Lens(build("bert")).read([ids(3)])
+    lengths = Lengths([item])
+    plain = {"a": torch.ones(1, 3), "b": torch.ones(1, 3), "c": torch.ones(1, 3)}
+    broken = torch.tensor([[1.0, torch.nan, 1.0]])
+    changed = plain | {"a": plain["a"] + first, "b": broken}
+    assert isnan(deviation(plain, changed, lengths, [item]))
+    assert isnan(deviation(changed, plain, lengths, [item]))
+    assert isnan(deviation(changed, changed, lengths, [item]))
+
+
+def test_padding_is_not_compared_and_the_worst_tensor_counts():
+    items = Lens(build("bert")).read([ids(3), ids(2, 1)])
+    lengths = Lengths(items)
+    states, pooled = torch.ones(2, 3, 4), torch.ones(2, 4)
+    plain = {"states": states, "more": (states,), "pooled": pooled, "attentions": states}
+    assert deviation(plain, plain, lengths, items) == 0
+    padded, inside = states.clone(), states.clone()
+    padded[1, 2] = 9
+    inside[1, 1] = 1.5
+    assert deviation(plain, plain | {"states": padded}, lengths, items) == 0
+    assert deviation(plain, plain | {"more": (inside,)}, lengths, items) == 0.5
+    without = {name: one for name, one in plain.items() if name != "attentions"}
+    assert deviation(plain, without, lengths, items) == 0
+    # Of texts of several lengths in a batch, what has no positions may depend on the padding.
+    assert deviation(plain, plain | {"pooled": 3 * pooled}, lengths, items) == 0
+    same = Lens(build("bert")).read([ids(3), ids(3, 1)])
+    changed = plain | {"pooled": 3 * pooled}
+    assert deviation(plain, changed, Lengths(same), same) == 2
+    [alone] = [items[:1]]
+    assert (
+        deviation({"one": torch.ones(())}, {"one": torch.tensor(1.25)}, Lengths(alone), alone)
+        == 0.25
+    )

@@ -1,12 +1,25 @@
 """Weights put into the running model: nothing changes with its own, everything adds up with others."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from torch import nn
+from torch.testing import assert_close
 
+import identilens as idl
 from helpers import zoo
+from helpers.zoo import build, ids
 from identilens.errors import InputError
 from identilens.models import Lens, Rows
-from identilens.models.layout import find_site
+from identilens.models.layout import (
+    chosen_heads,
+    find_site,
+    layers_with_mixers,
+    layers_without_attention,
+)
+from identilens.models.map_runs import MapRuns
+from identilens.models.reading import read_head
 
 
 def one_text(lens, family):
@@ -74,3 +87,122 @@ def test_hidden_keys_and_ambiguous_kinds_are_refused():
     other = both.read(zoo.example("t5"))[0]
     with pytest.raises(InputError, match="attention"):
         find_site(both.sites(other), 0, 0)
+
+
+SITES = tuple(
+    SimpleNamespace(
+        layer=layer, kind=kind, heads=heads, value_bias=torch.zeros(1, width), place=place, mixer=mixer
+    )
+    for layer, kind, heads, width, place, mixer in (
+        (0, "decoder", 2, 4, ("layers", 0), False), (2, "decoder", 3, 4, ("layers", 2), True),
+        (0, "cross", 2, 8, None, False),
+    )
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "found"), [((0, 1, "decoder"), 0), ((2, 2, "decoder"), 1), ((0, 0, "cross"), 2)]
+)
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_a_head_is_found_in_its_attention(given, found):
+    assert find_site(SITES, *given) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ((0, 0), "attention"), ((0, 0, "encoder"), "attention"), ((1, 0, "decoder"), "attention"),
+        ((1, 0, "cross"), "layers"), ((2, 3, "decoder"), "layer"), ((0, -1, "decoder"), "layer"),
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_heads_that_a_model_lacks_are_named(given, words):
+    with pytest.raises(InputError, match=words):
+        find_site(SITES, *given)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_heads_are_chosen_in_the_order_of_the_calls():
+    def chosen(*given):
+        return [(site.kind, site.layer, head) for site, head in chosen_heads(SITES, *given)]
+
+    assert chosen(None, None, None) == [
+        ("decoder", 0, 0), ("decoder", 0, 1), ("decoder", 2, 0), ("decoder", 2, 1), ("decoder", 2, 2),
+        ("cross", 0, 0), ("cross", 0, 1),
+    ]  # fmt: skip
+    assert chosen([2, 0], [1], "decoder") == [("decoder", 2, 1), ("decoder", 0, 1)]
+    assert chosen([], None, "cross") == []
+    with pytest.raises(InputError, match="layer"):
+        chosen(None, [2], None)
+
+
+@pytest.mark.usefixtures("unchecked_shapes")
+def test_layers_without_attention_or_with_more_are_named():
+    model = nn.Module()
+    model.layers = nn.ModuleList([nn.Linear(1, 1), nn.ReLU(), nn.Tanh()])
+    assert layers_without_attention(model, SITES) == ("layers.1 (ReLU)",)
+    assert layers_with_mixers(model, SITES) == ("layers.2 (Tanh)",)
+
+
+FAMILIES = [
+    "bert", "gpt2", "llama", "gemma3", "albert", "t5", "identifiable_con", "vit", "bert_decoder",
+]  # fmt: skip
+
+
+def changes_of(head):
+    """One zeroed weight, a row renormalised without its largest key, and two rows at once."""
+    A = head.attention
+    zeroed, rest = A[3].clone(), A[4].clone()
+    zeroed[0] = 0
+    rest[A[4].argmax()] = 0
+    return [
+        Rows([3], zeroed[None]),
+        Rows([4], rest[None] / rest.sum()),
+        Rows([3, 4], torch.stack([zeroed, A[4]])),
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("batch", [2, 64])
+def test_changes_side_by_side_are_those_put_back_alone(family, batch):
+    lens = idl.Lens(build(family).double())
+    item = lens.read(
+        {"pixel_values": torch.randn(1, 3, 12, 12, dtype=torch.float64)}
+        if family == "vit"
+        else ids(9)
+    )[0]
+    head = read_head(lens, item, 1, 2, "encoder" if family == "t5" else None)
+    runs = MapRuns(lens, item, head, batch)
+    changes = changes_of(head)
+    found, where = runs.effects(changes), (1, 2, head.kind)
+    plain = lens.substitute({where: head.attention}, item)
+    for number, change in enumerate(changes):
+        alone = lens.substitute({where: change}, item)
+        before, after = (list(run.hidden_states.values())[-1][-1] for run in (plain, alone))
+        expected = torch.linalg.vector_norm(after - before) / torch.linalg.vector_norm(before)
+        assert float(found["hidden"][number]) == pytest.approx(float(expected), rel=1e-4)
+        assert ("logits" in found) == (plain.logits is not None)
+        assert ("loss" in found) == (plain.loss is not None)
+        if plain.loss is not None:
+            assert float(found["loss"][number]) == pytest.approx(
+                abs(alone.loss - plain.loss), abs=2e-6
+            )
+        if plain.logits is not None:
+            moved = torch.linalg.vector_norm(
+                alone.logits - plain.logits
+            ) / torch.linalg.vector_norm(plain.logits)
+            assert float(found["logits"][number]) == pytest.approx(float(moved), rel=1e-4)
+
+
+def test_outputs_of_the_layer_come_without_the_later_layers():
+    lens = idl.Lens(build("bert").double())
+    [item] = lens.read([ids(9)])
+    head = read_head(lens, item, 0, 1)
+    runs, changes = MapRuns(lens, item, head, 2), changes_of(head)
+    called = []
+    with lens.body.encoder.layer[1].register_forward_hook(lambda *_: called.append(True)):
+        found = runs.layer_outputs(changes)
+    assert not called
+    for output, change in zip(found, changes, strict=True):
+        expected = lens.substitute({(0, 1): change}, item).hidden_states["encoder"][1]
+        assert_close(output, expected)

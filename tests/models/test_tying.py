@@ -9,11 +9,10 @@ from helpers import zoo
 from helpers.heads import normals, seeded
 from helpers.zoo import ids
 from identilens.measures.attention.realisable.coordinates import Parameters
-from identilens.measures.attention.realisable.softmax_map import head_formula
 from identilens.models.explaining import Exact
 from identilens.models.lens import Lens
 from identilens.models.reading import read_head
-from identilens.models.tying import Replay, _exact, group_parameters
+from identilens.models.tying import group_parameters
 
 TEXT = ids(6)
 
@@ -58,36 +57,6 @@ def moved_by(group, size=0.1):
     return group.start + size * normals(generator, group.start.shape)
 
 
-def test_shared_keys_move_with_all_queries_as_far_as_the_text_reaches(llama):
-    _, _, head, group = llama
-    sizes = {part.path: tuple(part.start.shape) for part in group.parts}
-    assert sizes == {"q_proj": (8, 6), "k_proj": (4, 6)}
-    assert group.start.shape == (72,)
-    heads = group.softmax_map()
-    start = heads.coordinates.start
-    assert heads.rows == slice(6, 12)
-    assert heads.visible.tolist() == 2 * torch.ones(6, 6, dtype=torch.bool).tril().tolist()
-    assert_close(start, group.vectors(group.start), atol=1e-12, rtol=0)
-    assert_close(heads.weights(start)[6:], head.attention, atol=1e-12, rtol=0)
-    assert head_formula(heads) is not None
-
-
-def test_heads_of_their_own_move_alone_with_their_biases(gpt2):
-    _, _, head, group = gpt2
-    # Of 24 columns for queries, keys and values of both heads, those of the second head's queries and keys.
-    [part] = group.parts
-    places = [4, 5, 6, 7, 12, 13, 14, 15]
-    assert (part.path, tuple(part.start.shape)) == ("c_attn", (8, 6))
-    linear = group.replay.module.c_attn
-    own = torch.cat([linear.weight.mT, linear.bias[:, None]], 1)[places]
-    assert_close(part.own[part.rows], own)
-    assert part.rows.tolist() == places
-    heads = group.softmax_map()
-    assert heads.rows == slice(0, 6)
-    weights = heads.weights(heads.coordinates.start)
-    assert_close(weights, head.attention, atol=1e-12, rtol=0)
-
-
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_the_model_with_other_coordinates_computes_their_queries_and_keys(name, request):
     lens, item, head, group = request.getfixturevalue(name)
@@ -120,34 +89,6 @@ def test_no_formula_where_tokens_repeat_or_a_text_is_longer_than_what_maps_can_m
             group = group_parameters(lens, item, read_head(lens, item, 0, 1))
         assert group.factors is None
         assert isinstance(group.softmax_map().coordinates, Parameters)
-
-
-def test_a_module_run_again_gives_its_call_and_what_its_parts_were_given(llama):
-    lens, item, head, _ = llama
-    with Exact():
-        replay = Replay.of(lens, item, head.site)
-    assert replay.site == head.site
-    assert replay.module is not lens.body.get_submodule(head.site.name)
-    assert not replay.module.training
-    ran = replay.run({})
-    assert_close(ran.layer.queries[1], head.queries, atol=1e-12, rtol=0)
-    assert_close(ran.layer.keys[0], head.keys, atol=1e-12, rtol=0)
-    assert (ran.rest, ran.inputs) == ([], {})
-    changed = replay.run({"q_proj": 2 * replay.module.q_proj.weight})
-    doubled, [given] = changed.layer, changed.inputs["q_proj"]
-    made = given @ replay.module.q_proj.weight.mT
-    assert_close(made, lens.body.layers[0].self_attn.q_proj(given))
-    assert_close(doubled.queries, 2 * ran.layer.queries)
-    assert_close(doubled.keys, ran.layer.keys)
-
-
-def test_inputs_become_exact_and_hidden_keys_stay_hidden():
-    least = torch.finfo(torch.float32).min
-    mask = torch.tensor([0.0, least, -1.0])
-    assert _exact(mask).tolist() == [0.0, torch.finfo(torch.float64).min, -1.0]
-    assert _exact(hf.DynamicCache()) is None
-    assert _exact(torch.tensor([1])).dtype == torch.int64
-    assert _exact("word") == "word"
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """What help() and the reference say of studies, and what they answer to calls that were meant otherwise."""
 
 from pathlib import Path
-from runpy import run_path
 
 import pytest
 
@@ -12,8 +11,6 @@ from identilens.models import Lens
 from identilens.runs.settings import hints_of
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.registry import STUDIES, study_named
-
-REFERENCE = run_path(str(Path(__file__).parents[2] / "tools" / "reference.py"))
 
 
 def function_of(name):
@@ -41,20 +38,6 @@ def test_help_describes_every_setting_and_option(name):
     ):
         assert f"\n    {argument}: " in arguments, argument
     assert "Other arguments" not in documented
-
-
-def test_help_names_settings_by_where_they_can_be_imported():
-    assert "`identilens.studies.audit.settings.AuditSettings`" in idl.audit.__doc__
-
-
-def test_the_reference_shows_code_of_a_class_and_not_the_defaults_of_its_fields():
-    settings = REFERENCE["directive"]("identilens.studies.audit.settings.AuditSettings")
-    assert 'members:\n        - "check"\n' in settings
-    assert "batch_size" not in settings
-    assert '- "null"' in REFERENCE["directive"](
-        "identilens.measures.attention.effective.EffectiveAttention"
-    )
-    assert "members: false" in REFERENCE["directive"]("identilens.studies.heads.RowSettings")
 
 
 def test_settings_by_position_are_refused_by_name():

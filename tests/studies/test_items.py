@@ -1,14 +1,20 @@
 """Items of texts, which are read when they are used."""
 
 import hashlib
+from dataclasses import replace
 
 import pytest
+import torch
+from polars.testing import assert_frame_equal
 
 import identilens as idl
 from helpers.zoo import build, ids
-from identilens.errors import InputError
+from identilens.errors import InputError, SettingError
 from identilens.runs.provenance import Identity, provenance
 from identilens.runs.stored import SpooledTexts
+from identilens.studies.certify.settings import CertifySettings
+from identilens.studies.certify.study import CertifyStudy
+from identilens.studies.heads import lens_reference
 from identilens.studies.items import Items, read_items, word_at
 
 TEXTS = [ids(6), ids(5, 1), ids(7, 2)]
@@ -72,3 +78,62 @@ def test_a_token_belongs_to_the_word_it_shares_most_with():
     spans = [(0, 2, "ca"), (2, 5, "n't")]
     words = [word_at(spans, place, "none") for place in ((0, 3), (1, 4), (4, 5), (5, 6))]
     assert words == ["ca", "n't", "n't", "none"]
+
+
+def test_a_model_made_in_memory_has_no_path(lens):
+    with pytest.raises(InputError, match="model"):
+        lens_reference(lens)
+
+
+def test_a_model_of_a_folder_is_named_by_it(bundled, bundled_path):
+    reference = lens_reference(bundled)
+    assert reference.source == str(bundled_path)
+    assert (reference.name, reference.gpus) == (bundled.name, 0)
+    assert reference.restored().digest == bundled.digest
+    named = replace(reference, name="other", options={"dtype": "float64"}).restored()
+    assert (named.name, named.dtype) == ("other", torch.float64)
+
+
+def test_a_study_sends_its_model_by_path_and_its_texts(bundled):
+    texts = ["Nobody came."]
+    study = CertifyStudy(bundled, texts, settings=CertifySettings(layers=(0,), heads=(0,)))
+    study.inputs = (bundled, texts)
+    reference, sent = study.sent()
+    assert reference == lens_reference(bundled)
+    assert sent is texts
+
+
+@pytest.fixture(scope="module")
+def decoder():
+    return idl.Lens(build("gpt2").double())
+
+
+_OPTIONS = {
+    "audit": {"effects": "none"},
+    "influence": {"layers": 1},
+    "mixing": {"layers": 1},
+    "rollout": {},
+}
+
+
+@pytest.mark.parametrize(
+    "name", ["alternatives", "audit", "certify", "influence", "mixing", "rollout"]
+)
+def test_a_text_without_the_row_that_is_asked_for_is_left_out(decoder, name):
+    texts, study = [ids(12), ids(9, 1)], getattr(idl, name)
+    options = {"queries": 10} | _OPTIONS.get(name, {"layers": 1, "heads": 0})
+    with pytest.warns(UserWarning, match="of 1 of 2 texts no row is looked at, for lack of 10"):
+        found = study(decoder, texts, **options)
+    table = "hidden_keys" if name == "influence" else "table"
+    alone = getattr(study(decoder, texts[:1], **options), table)
+    assert_frame_equal(getattr(found, table), alone, abs_tol=1e-9)
+    assert found.summary().text
+
+
+def test_a_word_of_the_source_names_no_row_of_a_decoder():
+    batch = {"input_ids": torch.tensor([ids(7)]), "decoder_input_ids": torch.tensor([ids(3)])}
+    options = {"queries": 5, "layers": 0, "heads": 0}
+    lens = idl.Lens(build("t5"))
+    assert set(idl.certify(lens, batch, **options).table["kind"]) == {"encoder"}
+    with pytest.raises(SettingError, match="queries"):
+        idl.certify(lens, batch, kind="cross", **options)

@@ -3,17 +3,27 @@
 from dataclasses import replace
 from math import cos, pi
 
+import polars as pl
 import pytest
 import torch
 from torch.nn import functional
 
+import identilens as idl
 from helpers.brackets import is_valid
+from helpers.dycks import MEASURING, QUICK, SETTINGS
 from helpers.heads import seeded
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.evaluation import closing_accuracy
-from identilens.lab.dyck.language import Dyck
+from identilens.lab.dyck.language import Dyck, with_start
+from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.parsing import parse
 from identilens.lab.dyck.settings import DyckTraining
+from identilens.lab.dyck.stacked import Stack
+from identilens.lab.dyck.sufficiency import uniform_transformer
+from identilens.lab.dyck.tokenizer import bracket_tokenizer
+from identilens.lab.dyck.train.measuring import head_rows
+from identilens.lab.dyck.train.result import DyckRuns
+from identilens.lab.dyck.train.study import train_dyck
 from identilens.lab.dyck.training import behind_nests, counted_places, new_model, train_models
 
 SHORT = DyckTraining(length=12, tokens=1200, epochs=2, batch_size=25)
@@ -74,14 +84,6 @@ def test_training_teaches():
     assert min(score.argmax for score in scores) > 0.97
 
 
-def test_the_global_source_of_chance_is_left_alone():
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
-    first, second = new_model(DyckConfig(**SMALL), 1), new_model(DyckConfig(**SMALL), 1)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert same(first, second, 0.0)
-
-
 def test_places_that_count():
     language = Dyck(1, 3)
     tokens = torch.tensor([[[1, 3, 4, 3, 4], [1, 3, 3, 4, 3]]])
@@ -105,3 +107,131 @@ def test_inserted_nests_keep_depth_and_stack():
     assert torch.equal(first.top_type[:, 7:], second.top_type[:, 1:])
     assert first.depth[:, 3].eq(3).all()
     assert not torch.equal(longer[0], longer[1])
+
+
+CONFIGS = {
+    "gpt": {},
+    "one layer": {"num_hidden_layers": 1},
+    "linear positions": {"positions": "linear"},
+    "one layer, positions": {"num_hidden_layers": 1, "positions": "linear"},
+    "three layers, two heads": {"num_hidden_layers": 3, "num_attention_heads": 2},
+    "two heads, positions": {"num_attention_heads": 2, "positions": "linear"},
+    "paper": {"block": "paper"},
+    "paper, five heads": {"block": "paper", "num_attention_heads": 5},
+    "paper, deep g": {"block": "paper", "projection_widths": [[20, 30], [40]], "projection_residual": False},
+    "minimal": {"block": "minimal", "first_layer": "one-hot", "num_hidden_layers": 1},
+    "minimal, type and depth": {"block": "minimal", "first_layer": "type-depth", "num_hidden_layers": 1},
+    "minimal, two heads": {
+        "block": "minimal", "first_layer": "angle", "num_hidden_layers": 1, "num_attention_heads": 2,
+    },
+    "minimal first layer, whole block": {"first_layer": "one-hot", "num_hidden_layers": 2},
+}  # fmt: skip
+
+
+def moved(name, seed=0):
+    """A model whose attention is far from uniform and whose norms and biases are not those of the start."""
+    model = new_model(DyckConfig(**CONFIGS[name]), seed)
+    generator = seeded(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter += 0.2 * torch.randn(parameter.shape, generator=generator)
+    return model.eval()
+
+
+def words(count=4, length=20, seed=0):
+    return with_start(Dyck().sample_prefixes(count, length, seeded(seed)))
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_stack_computes_what_the_models_compute(name):
+    models = [moved(name, seed) for seed in range(3)]
+    tokens = torch.stack([words(seed=seed) for seed in range(3)])
+    with torch.no_grad():
+        apart = torch.stack([model(own).logits for model, own in zip(models, tokens, strict=True)])
+        together = Stack(models).logits(tokens)
+    assert torch.allclose(together, apart, atol=2e-5)
+    assert apart.std() > 0.1
+
+
+@pytest.mark.parametrize("name", ["gpt", "minimal", "paper", "minimal first layer, whole block"])
+def test_a_saved_model_is_loaded_and_opened(name, tmp_path):
+    model = moved(name)
+    model.save_pretrained(tmp_path)
+    bracket_tokenizer(model.config.language).save_pretrained(tmp_path)
+    lens = idl.load(tmp_path, device="cpu")
+    assert isinstance(lens.model, DyckForCausalLM)
+    tokens = lens.tokenizer("([])", return_tensors="pt")
+    assert tokens["input_ids"].tolist() == [[1, 3, 4, 6, 5]]
+    with torch.no_grad():
+        assert torch.equal(
+            lens.model(tokens["input_ids"]).logits, model(tokens["input_ids"]).logits
+        )
+    audit = idl.audit(lens, ["([])[[]]", "(())"])
+    assert audit.table["kind"].unique().to_list() == ["decoder"]
+    assert audit.table["reconstruction_error"].max() < 1e-5
+    # Keys of a kind have one value: on eight brackets the weights have a null space.
+    assert audit.table["nullity"].max() > 0
+
+
+@pytest.mark.parametrize("name", ["gpt", "linear positions", "minimal"])
+def test_padding_changes_nothing(name):
+    model = moved(name)
+    tokens = words(1, 9)
+    padded = torch.cat([tokens, torch.zeros(1, 4, dtype=torch.long)], 1)
+    left = torch.cat([torch.zeros(1, 4, dtype=torch.long), tokens], 1)
+    mask = torch.ones_like(tokens)
+    none = torch.zeros(1, 4, dtype=torch.long)
+    with torch.no_grad():
+        alone = model(tokens).logits
+        right = model(padded, attention_mask=torch.cat([mask, none], 1)).logits[:, :10]
+        behind = model(left, attention_mask=torch.cat([none, mask], 1)).logits[:, 4:]
+    assert torch.allclose(alone, right, atol=1e-5)
+    assert torch.allclose(alone, behind, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dyck") / "run"
+    result = train_dyck(SETTINGS, seeds=[0, 1, 2], at_once=2, **MEASURING, out=folder)
+    return result, folder
+
+
+def test_the_tables_hold_every_setting_and_seed(study):
+    result, _ = study
+    assert result.settings == [one.name for one in SETTINGS]
+    assert result.table.columns == list(DyckRuns.schema["table"])
+    assert result.table.group_by("setting").len()["len"].to_list() == [3, 3]
+    assert result.heads.columns == list(DyckRuns.schema["heads"])
+    # One head behind the minimal layer, two in each of two layers otherwise.
+    assert len(result.heads) == 3 * (1 + 4)
+    assert result.patterns.columns == list(DyckRuns.schema["patterns"])
+    assert result.variation.columns == list(DyckRuns.schema["variation"])
+    assert len(result.variation) == 2 * (1 + 4)
+    assert result.variation["seeds"].unique().to_list() == [3]
+    assert len(result.curves) == 3 * 2 * QUICK.epochs
+    violation = result.table.select("block", "violation")
+    assert violation.filter(pl.col("block") == "minimal")["violation"].null_count() == 0
+    assert violation.filter(pl.col("block") == "gpt")["violation"].null_count() == 3
+
+
+def test_even_attention_is_needed_but_does_not_look_like_a_stack():
+    tokens = with_start(Dyck().sample_complete(20, 28, seeded()))
+    found = pl.DataFrame(head_rows(uniform_transformer(Dyck()), tokens))
+    assert found["accuracy"].to_list() == [1, 1]
+    # Even attention put in the place of even attention changes nothing; random attention does.
+    assert found["even"].to_list() == [1, 1]
+    assert found["random"].max() < 0.95
+    assert found["removed"].max() < 0.9
+    assert found["used"].all()
+    assert not found["looks"].any()
+
+
+def test_a_head_without_values_is_not_used():
+    model = uniform_transformer(Dyck())
+    with torch.no_grad():
+        model.dyck.layers[1].attention.v_proj.weight.zero_()
+    tokens = with_start(Dyck().sample_complete(20, 28, seeded()))
+    found = pl.DataFrame(head_rows(model, tokens))
+    assert found["used"].to_list() == [True, False]
+    assert found["largest_fall"][1] == 0

@@ -3,11 +3,13 @@
 import lzma
 
 import pytest
+from transformers import AutoTokenizer
 
 from helpers.made_tasks import write_trec
 from identilens.errors import InputError
 from identilens.lab.encoder.readers import Examples, read_local, read_splits
 from identilens.lab.encoder.tasks import TASKS
+from identilens.lab.encoder.training import build_tokenizer
 
 TSV = {
     "imdb": ("id\tlabel\trating\ttext", "0\t1\t9\tA keeper's film.", "A keeper's film.", 1),
@@ -83,3 +85,17 @@ def test_a_given_validation_part_is_taken(tmp_path):
     splits = read_splits(TASKS["sst"], tmp_path)
     assert sorted(splits.train.texts) == [f"train {row}" for row in range(4)]
     assert splits.validation.texts == ("dev 0", "dev 1", "dev 2")
+
+
+def test_frequent_words_first_and_unknown_ones(tmp_path):
+    tokenizer = build_tokenizer(["lamp lamp snow", "lamp snow road"], max_words=5, max_length=4)
+    assert tokenizer.convert_ids_to_tokens([0, 1, 2, 3, 4]) == [
+        "[PAD]", "[UNK]", "[CLS]", "lamp", "snow",
+    ]  # fmt: skip
+    assert tokenizer("Road lamp").input_ids == [2, 1, 3]
+    assert tokenizer("").input_ids == [2]
+    assert tokenizer("lamp " * 9, truncation=True).input_ids == [2, 3, 3, 3]
+    tokenizer.save_pretrained(tmp_path)
+    again = AutoTokenizer.from_pretrained(tmp_path)
+    assert again("Snow, lamp").input_ids == tokenizer("Snow, lamp").input_ids
+    assert again.model_max_length == 4

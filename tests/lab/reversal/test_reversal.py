@@ -59,14 +59,6 @@ def test_the_sweep_finds_the_threshold_by_construction():
     ]  # fmt: skip
 
 
-def test_sequences_are_drawn_anew_for_each_part():
-    train, validation, test = reversal_data(SMALL)
-    assert train.shape == (1500, 5)
-    assert not torch.equal(validation, test)
-    assert set(train.unique().tolist()) == {0, 1, 2, 3}
-    assert_close(reversal_data(SMALL)[0], train)
-
-
 def test_the_reverser_sees_only_what_was_written():
     torch.manual_seed(0)
     model = AttentionReverser(4, 8)

@@ -24,11 +24,8 @@ from identilens.linalg import ProjectedValues
 from identilens.measures.attention import (
     attention_intervals,
     certain_mass,
-    far_alternatives,
     functional_interval,
-    sample_alternatives,
     simplex_space,
-    total_variation,
 )
 from identilens.measures.attention.determined import certain_weights
 from identilens.measures.attention.row_solver import RowSolver
@@ -123,27 +120,6 @@ def test_functional_intervals_equal_the_extremes_over_all_vertices(seed, n, d, m
     assert found.value.numpy() == pytest.approx((coefficients @ A[query]).numpy(), abs=1e-12)
 
 
-@settings(max_examples=10, deadline=None)
-@given(seed=seeds, n=st.integers(3, 18), d=st.integers(1, 8), masked=st.booleans())
-def test_no_alternative_goes_farther_or_leaves_a_functional_interval(seed, n, d, masked):
-    visible = causal(n) if masked else None
-    A, T = random_weights(seed, n, d, 3.0, visible)
-    mass = certain_mass(A, T, visible=visible)
-    drawn = [
-        sample_alternatives(A, T, 10, method=method, visible=visible, generator=seeded(seed))
-        for method in ("brunner", "bhardwaj", "uniform")
-    ]
-    points = torch.cat(
-        [*drawn, far_alternatives(A, T, visible=visible, generator=seeded(seed))[None]]
-    )
-    assert (total_variation(A, points) <= 1 - mass + 1e-9).all()
-    group = torch.zeros(1, n).index_fill(1, torch.tensor([0, n // 2]), 1.0)
-    found = functional_interval(A[-1], T, group, visible=None if visible is None else visible[-1])
-    reached = points[:, -1] @ group[0].double()
-    assert float(found.lo) - 1e-8 <= reached.min()
-    assert reached.max() <= float(found.hi) + 1e-8
-
-
 def test_rows_at_the_ends_of_the_scale():
     A, T = random_weights(0, 6, 20)
     assert certain_mass(A, T).tolist() == pytest.approx([1.0] * 6), (
@@ -170,35 +146,6 @@ def test_a_value_outside_the_hull_of_the_others_need_not_be_fixed():
     T, row = torch.tensor([[0.0], [1.0], [1.0], [2.0]]), torch.full((4,), 0.25)
     both = functional_interval(row, T, torch.tensor([[0.0, 1.0, 1.0, 0.0]]))
     assert (float(both.lo), float(both.hi)) == pytest.approx((0, 1))
-
-
-@settings(max_examples=30, deadline=None)
-@given(seed=seeds, keys=st.integers(3, 7), width=st.integers(1, 4))
-def test_a_separating_plane_bounds_the_weight_from_below(seed, keys, width):
-    """w·t_k <= c for all keys but j, w·t_j = c + m: lo_j >= (w·o − c) / m."""
-    A, T = random_weights(seed, keys, width)
-    heights = T @ torch.randn(width, generator=seeded(seed + 1), dtype=T.dtype)
-    j = int(heights.argmax())
-    c = float(heights[torch.arange(keys) != j].max())
-    bound = (float(A[0] @ heights) - c) / (float(heights[j]) - c)
-    assert certain_weights(A[:1], T)[0, j] >= bound - 1e-9
-
-
-@settings(max_examples=20, deadline=None)
-@given(seed=seeds, keys=st.integers(2, 6), width=st.integers(1, 3))
-def test_two_keys_of_one_value_have_the_interval_of_the_merged_key(seed, keys, width):
-    A, T = random_weights(seed, keys, width)
-    split = torch.cat([A[0] * torch.tensor([0.3] + [1.0] * (keys - 1)), 0.7 * A[0, :1]])
-    twice = torch.cat([T, T[:1]])
-    sum_of_both = torch.zeros(1, keys + 1, dtype=A.dtype)
-    sum_of_both[0, [0, -1]] = 1
-    merged, both = attention_intervals(A[0], T), functional_interval(split, twice, sum_of_both)
-    assert (float(both.lo), float(both.hi)) == pytest.approx(
-        (float(merged.lo[0]), float(merged.hi[0])), abs=1e-7
-    )
-    single = attention_intervals(split, twice)
-    assert single.lo[[0, -1]].tolist() == pytest.approx([0, 0], abs=1e-8)
-    assert single.hi[[0, -1]].tolist() == pytest.approx([float(both.hi)] * 2, abs=1e-7)
 
 
 def test_rows_are_divided_by_their_sum_so_that_certain_mass_is_at_most_one():

@@ -6,27 +6,18 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.heads import doubles, normals, seeded
+from helpers.heads import causal, doubles, masks, normals, random_weights, seeded
 from helpers.reference import effective_svd, rank_svd
+from identilens.errors import InputError
 from identilens.linalg import relative_tolerance
-from identilens.measures.attention import effective_attention, numerical_rank
-
-MASKS = ["full", "causal", "window", "local", "prefix", "random"]
-
-
-def make_mask(name, n):
-    i, j = torch.arange(n)[:, None], torch.arange(n)[None]
-    if name == "full":
-        return None
-    if name == "causal":
-        return j <= i
-    if name == "window":
-        return (j <= i) & (j > i - 11)
-    if name == "local":
-        return (i - j).abs() <= 3
-    if name == "prefix":
-        return (j <= i) | (j < n // 3)
-    return (torch.rand(n, n, generator=seeded(n)) < 0.6) | (i == j)
+from identilens.measures.attention import (
+    effective_attention,
+    far_alternatives,
+    least_logit_rank,
+    maximum_entropy_alternative,
+    numerical_rank,
+    sample_alternatives,
+)
 
 
 def make_head(n, d_v, d_model, rank=None, dtype=torch.float32, heads=2, mask=None, seed=0):
@@ -49,14 +40,14 @@ def agreement(effective, reference, weights):
     return float((effective.double() - reference).abs().max() / weights.abs().max())
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("mask", list(masks(1)))
 @pytest.mark.parametrize(
     ("n", "d_v", "rank"),
     [(5, 8, None), (8, 8, None), (30, 8, None), (90, 8, None), (40, 8, 3), (9, 12, 4)],
 )
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float64, 1e-6), (torch.float32, 1e-5)])
 def test_agrees_with_svd(mask, n, d_v, rank, dtype, limit):
-    visible = make_mask(mask, n)
+    visible = masks(n)[mask]
     values, projection, weights = make_head(n, d_v, 24, rank, dtype=torch.float64, mask=visible)
     values, projection, weights = values.to(dtype), projection.to(dtype), weights.to(dtype)
     found = effective_attention(
@@ -77,55 +68,6 @@ def test_agrees_with_svd(mask, n, d_v, rank, dtype, limit):
             assert found.rank[head].tolist() == [rank_svd(T[seen]) for seen in visible]
             assert not found.effective[head][~visible].any()
     assert_close(found.null, weights - found.effective)
-
-
-@pytest.mark.parametrize("mask", ["full", "causal", "window"])
-def test_repeated_tokens_lower_the_rank(mask):
-    """Tokens that occur again have the very same values in a layer without positions."""
-    visible = make_mask(mask, 40)
-    values, projection, weights = make_head(40, 16, 24, dtype=torch.float64, mask=visible)
-    values = values[:, torch.randint(0, 10, (40,), generator=seeded())]
-    found = effective_attention(
-        values, weights=weights, output_projection=projection, visible=visible
-    )
-    for head in range(2):
-        T = values[head] @ projection[head]
-        assert (
-            agreement(
-                found.effective[head], effective_svd(weights[head], T, visible), weights[head]
-            )
-            < 1e-6
-        )
-    assert int(found.rank.max()) == (7 if mask == "window" else 10)
-
-
-def test_huge_outlier_token():
-    """The first token of real decoders is a hundred times larger than the rest."""
-    visible = make_mask("causal", 60)
-    values, projection, weights = make_head(60, 8, 24, dtype=torch.float64, mask=visible)
-    values[:, 0] *= 300
-    found = effective_attention(
-        values, weights=weights, output_projection=projection, visible="causal"
-    )
-    for head in range(2):
-        T = values[head] @ projection[head]
-        assert (
-            agreement(
-                found.effective[head], effective_svd(weights[head], T, visible), weights[head]
-            )
-            < 1e-6
-        )
-
-
-def test_grouped_batches_keep_their_shape():
-    values = torch.randn(2, 3, 12, 4)
-    weights = torch.rand(2, 3, 12, 12).softmax(-1)
-    found = effective_attention(values, weights=weights)
-    assert found.effective.shape == (2, 3, 12, 12)
-    assert found.rank.shape == (2, 3)
-    alone = effective_attention(values[1, 2], weights=weights[1, 2])
-    assert_close(found.effective[1, 2], alone.effective)
-    assert alone.rank.shape == ()
 
 
 def conditioned(matrices, condition):
@@ -177,7 +119,7 @@ def test_projections_of_every_condition(case):
 
 def test_long_causal_text_in_blocks():
     """Several blocks of rows, so that the nested factorisation starts from several bases."""
-    visible = make_mask("causal", 300)
+    visible = masks(300)["causal"]
     values, projection, weights = make_head(300, 8, 24, dtype=torch.float64, heads=1, mask=visible)
     found = effective_attention(
         values, weights=weights, output_projection=projection, visible="causal"
@@ -235,3 +177,50 @@ def test_ones_take_away_at_most_one_dimension_where_singular_values_reach_the_to
     )
     assert int(report.nullity) == 25
     assert int(report.simplex_nullity) == 24
+
+
+METHODS = ("brunner", "bhardwaj", "uniform")
+
+
+@pytest.mark.parametrize("visible", ["causal", causal(5)])
+@pytest.mark.parametrize("heads", [(), (2, 3)])
+def test_weight_on_hidden_keys_has_no_effective_part(visible, heads):
+    """The projector would spread what stands on the hidden keys over the visible ones."""
+    values = torch.randn(*heads, 5, 3, dtype=torch.float64)
+    weights = torch.rand(*heads, 5, 5, dtype=torch.float64).mul(0.1).tril() + torch.eye(5)
+    expected = effective_attention(values, weights=weights, visible=visible)
+    rounded = weights.clone()
+    rounded[..., 1, 3] = 9e-4
+    found = effective_attention(values, weights=rounded, visible=visible)
+    assert torch.equal(found.effective, expected.effective)
+    assert torch.equal(found.null, expected.null)
+    rounded[(*(size - 1 for size in heads), 1, 3)] = 0.01
+    where = r"row 1 of head \[1, 2\] puts 0.01" if heads else "row 1 puts 0.01"
+    with pytest.raises(
+        InputError, match=f"no weight on hidden keys; {where} on a key that `visible` hides"
+    ):
+        effective_attention(values, weights=rounded, visible=visible)
+
+
+@pytest.mark.parametrize("visible", [None, torch.ones(0, 5, dtype=torch.bool)])
+def test_no_query_gives_no_alternative(visible):
+    _, T = random_weights(0, 5, 2)
+    none = torch.zeros(0, 5).double()
+    assert effective_attention(T, weights=none, visible=visible).effective.shape == (0, 5)
+    for method in METHODS:
+        assert sample_alternatives(none, T, 2, method=method, visible=visible).shape == (2, 0, 5)
+    assert far_alternatives(none, T, visible=visible).shape == (0, 5)
+    even = maximum_entropy_alternative(none, T, visible=visible)
+    assert (even.weights.shape, even.queries.shape, even.keys.shape) == ((0, 5), (0, 2), (5, 2))
+
+
+@pytest.mark.parametrize("visible", [None, "causal", causal(5), causal(5).T | causal(5)])
+def test_no_head_gives_empty_results(visible):
+    values, weights = torch.zeros(0, 3, 5, 2), torch.zeros(0, 3, 5, 5)
+    found = effective_attention(values, weights=weights, visible=visible)
+    assert found.effective.shape == (0, 3, 5, 5)
+    assert found.rank.shape == found.nullity.shape == ((0, 3) if visible is None else (0, 3, 5))
+    report = numerical_rank(values, torch.zeros(3, 2, 8))
+    assert report.rank.shape == report.simplex_nullity.shape == (0, 3)
+    assert least_logit_rank(torch.zeros(0, 5, 5)).shape == (0,)
+    assert int(least_logit_rank(torch.zeros(0, 5))) == 0

@@ -1,5 +1,7 @@
 """Realisable dimension against a dense Jacobian by autograd; constructed alternatives put back into head and model."""
 
+import random
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -8,10 +10,12 @@ from torch.testing import assert_close
 
 from helpers.heads import causal, doubles, normals, random_qkt, seeded
 from identilens.errors import InputError
+from identilens.linalg import ProjectedValues
 from identilens.measures.attention.realisable import coordinates
 from identilens.measures.attention.realisable.alternative import realisable_alternative
+from identilens.measures.attention.realisable.coordinates import Parameters, jacobian_rank
 from identilens.measures.attention.realisable.softmax_map import (
-    generic_dimension,
+    SoftmaxMap,
     realisable_dimension,
     softmax_map,
 )
@@ -29,70 +33,52 @@ def halves(point, queries, keys):
     return new_queries.view_as(queries), new_keys.view_as(keys).T
 
 
-def dense_ranks(queries, keys, T, visible=None, scaling=None, bias=0.0):
+def map_ranks(logits, point, seen, T):
     """Ranks of the whole Jacobians of output and of logits up to row constants, by autograd and SVD."""
-    seen = torch.ones(len(queries), len(keys), dtype=torch.bool) if visible is None else visible
-    scaling = keys.shape[1] ** -0.5 if scaling is None else scaling
 
-    def output(q, k):
-        return torch.softmax((scaling * q @ k.T + bias).masked_fill(~seen, -torch.inf), -1) @ T
+    def output(point):
+        return torch.softmax(logits(point).masked_fill(~seen, -torch.inf), -1) @ T
 
-    def logits(q, k):
-        product_ = q @ k.T * seen
-        return (product_ - product_.sum(1, keepdim=True) / seen.sum(1, keepdim=True)) * seen
+    def centred(point):
+        own = logits(point) * seen
+        return (own - own.sum(1, keepdim=True) / seen.sum(1, keepdim=True)) * seen
 
     ranks = []
-    for function in (output, logits):
-        parts = torch.autograd.functional.jacobian(function, (queries, keys))
-        jacobian = torch.cat([part.flatten(0, 1).flatten(1) for part in parts], 1)
-        sigma = torch.linalg.svdvals(jacobian)
+    for function in (output, centred):
+        jacobian = torch.autograd.functional.jacobian(function, point)
+        sigma = torch.linalg.svdvals(jacobian.flatten(0, 1))
         ranks.append(int((sigma > 1e-11 * sigma[0]).sum()))
     return ranks
 
 
-@pytest.mark.parametrize(
-    ("n", "d_k", "d_v"), list(product((10, 16), (1, 2, 3, 4, 6, 9), (3, 6, 8)))
-)
-def test_dimension_equals_formula_and_dense_jacobian(n, d_k, d_v):
-    queries, keys, T = random_qkt(n + 31 * d_k + 7 * d_v, n, d_k, d_v)
-    found = realisable_dimension(softmax_map(queries, keys, T))
-    jacobian_rank, weights_rank = dense_ranks(queries, keys, T)
-    assert (found.jacobian_rank, found.weights_rank) == (jacobian_rank, weights_rank)
-    assert found.dimension == found.formula == long_text(n, d_k, d_v)
+def dense_ranks(queries, keys, T, visible=None, scaling=None, bias=0.0):
+    """The same of one head, whose queries and keys are the point."""
+    seen = torch.ones(len(queries), len(keys), dtype=torch.bool) if visible is None else visible
+    scaling = keys.shape[1] ** -0.5 if scaling is None else scaling
+
+    def logits(point):
+        return scaling * torch.mm(*halves(point, queries, keys)) + bias
+
+    return map_ranks(logits, torch.cat([queries.flatten(), keys.flatten()]), seen, T)
 
 
-@pytest.mark.parametrize(("n", "d_k", "d_v"), list(product((7, 12), (1, 3, 5, 12), (2, 5, 14))))
-def test_causal_dimension_equals_formula_and_dense_jacobian(n, d_k, d_v):
-    queries, keys, T = random_qkt(n + 31 * d_k + 7 * d_v, n, d_k, d_v)
-    found = realisable_dimension(softmax_map(queries, keys, T, visible=causal(n)))
-    jacobian_rank, weights_rank = dense_ranks(queries, keys, T, causal(n))
-    assert (found.jacobian_rank, found.weights_rank) == (jacobian_rank, weights_rank)
-    assert found.dimension == found.formula == weights_rank - jacobian_rank
+SIZES = [
+    *((n, n, *sizes, False) for n in (10, 16) for sizes in product((1, 2, 3, 4, 6, 9), (3, 6, 8))),
+    *((n, n, *sizes, True) for n in (7, 12) for sizes in product((1, 3, 5, 12), (2, 5, 14))),
+    *((5, 14, 3, 4, False), (14, 9, 4, 5, False), (4, 12, 6, 8, False), (12, 12, 15, 5, False)),
+]
 
 
-@pytest.mark.parametrize(
-    ("n_query", "n_key", "d_k", "d_v"),
-    [(5, 14, 3, 4), (14, 9, 4, 5), (4, 12, 6, 8), (12, 12, 15, 5)],
-)
-def test_cross_attention_and_large_keys(n_query, n_key, d_k, d_v):
-    queries, keys, T = random_qkt(1, n_key, d_k, d_v, n_query)
-    found = realisable_dimension(softmax_map(queries, keys, T))
-    assert [found.jacobian_rank, found.weights_rank] == dense_ranks(queries, keys, T)
-    assert (
-        found.dimension
-        == found.formula
-        == generic_dimension([n_key] * n_query, d_k, [d_v] * n_query)
-    )
-
-
-def test_values_that_span_the_constant_lower_the_rank_that_counts():
-    queries, keys, T = random_qkt(5, 14, 4, 5)
-    T = torch.cat([T, 3 - T.sum(1, keepdim=True)], 1)
-    found = realisable_dimension(softmax_map(queries, keys, T))
-    assert int(torch.linalg.matrix_rank(T)) == 6
-    assert [found.jacobian_rank, found.weights_rank] == dense_ranks(queries, keys, T)
-    assert found.dimension == found.formula == long_text(14, 4, 5)
-    assert found.dimension != long_text(14, 4, 6)
+@pytest.mark.parametrize(("n_query", "n_key", "d_k", "d_v", "masked"), SIZES)
+def test_dimension_equals_formula_and_dense_jacobian(n_query, n_key, d_k, d_v, masked):
+    queries, keys, T = random_qkt(n_key + 31 * d_k + 7 * d_v, n_key, d_k, d_v, n_query)
+    visible = causal(n_key) if masked else None
+    found = realisable_dimension(softmax_map(queries, keys, T, visible=visible))
+    ranks = dense_ranks(queries, keys, T, visible)
+    assert [found.jacobian_rank, found.weights_rank] == ranks
+    assert found.dimension == found.formula == ranks[1] - ranks[0]
+    if n_query == n_key > d_k and not masked:
+        assert found.dimension == long_text(n_key, d_k, d_v)
 
 
 def test_window_has_no_formula_but_a_count():
@@ -190,9 +176,160 @@ def test_units_of_queries_and_keys_do_not_matter(unit):
     assert scaled.steps == same.steps
 
 
-def test_too_large_a_problem_names_the_formula(monkeypatch):
-    monkeypatch.setattr(coordinates, "MEMORY_LIMIT", 1000)
-    head = softmax_map(*random_qkt(0, 24, 5, 8))
-    for refused in (realisable_dimension, realisable_alternative):
-        with pytest.raises(InputError, match="generic_dimension"):
-            refused(head)
+ANGLES = (1.0, 0.37, 0.11)
+
+
+def turn(vectors, turned):
+    """Rotary positions: the first pairs of coordinates are turned, one angle for each frequency."""
+    angles = torch.tensor(
+        [angle for angle, count in zip(ANGLES, turned, strict=False) for _ in range(count)]
+    )
+    pairs = torch.view_as_complex(
+        vectors[:, : 2 * len(angles)].contiguous().view(len(vectors), len(angles), 2)
+    )
+    phases = torch.polar(
+        torch.ones(1).double(), torch.arange(len(vectors))[:, None] * angles.double()
+    )
+    return torch.cat(
+        [torch.view_as_real(pairs * phases).flatten(1), vectors[:, 2 * len(angles) :]], 1
+    )
+
+
+def split(vector, *shapes):
+    parts = vector.split([torch.Size(shape).numel() for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def tied_heads(logits, count, values, visible, draw):
+    """Heads that mix the same values, with random parameters."""
+    T = ProjectedValues.of(values, torch.eye(values.shape[1]).double())
+    kept = T.output_bases(len(visible), None if visible.all() else visible)
+    parameters, heads = draw(count) / 2, len(logits(draw(count))) // len(visible)
+    return SoftmaxMap(
+        Parameters(logits, parameters),
+        visible.repeat(heads, 1),
+        kept * heads,
+        slice(0, len(visible)),
+    )
+
+
+def moved_to(heads, point):
+    return replace(heads, coordinates=replace(heads.coordinates, start=point))
+
+
+def draws(seed):
+    generator = seeded(seed)
+    return lambda *shape: normals(generator, *shape)
+
+
+def group(seed, n, d, heads, turned, plain, d_v, biases, masked):
+    """Heads that share keys, with generic parameters and inputs; their logits and values."""
+    draw, d_k = draws(seed), plain + 2 * sum(turned)
+    inputs, ones = draw(n, d), torch.ones(n, 1).double()
+    to_queries, to_keys = (torch.cat([inputs, ones], 1) if bias else inputs for bias in biases)
+    sizes = (to_queries.shape[1], to_keys.shape[1])
+    visible = causal(n) if masked else torch.ones(n, n, dtype=torch.bool)
+
+    def logits(parameters):
+        queries, keys = split(parameters, (heads, d_k, sizes[0]), (d_k, sizes[1]))
+        keys = turn(to_keys @ keys.T, turned)
+        return torch.cat([turn(to_queries @ one.T, turned) @ keys.T / d_k**0.5 for one in queries])
+
+    values = inputs @ draw(d, d_v)
+    count = d_k * (heads * sizes[0] + sizes[1])
+    tied = tied_heads(logits, count, values, visible, draw)
+    return tied, logits, values
+
+
+def test_the_memory_of_an_alternative_is_that_of_its_jacobian(monkeypatch):
+    tied, *_ = group(0, 6, 4, 2, (1,), 0, 2, (False, False), True)
+    rows, columns = sum(basis.shape[1] for basis in tied.kept), len(tied.coordinates.start)
+    assert rows != columns
+    least = 24 * rows * max(rows, columns)
+    options = {"distance": 0.001, "generator": seeded()}
+    monkeypatch.setattr(coordinates, "MEMORY_LIMIT", least - 1)
+    with pytest.raises(InputError, match="GiB"):
+        realisable_alternative(tied, **options)
+    monkeypatch.setattr(coordinates, "MEMORY_LIMIT", least)
+    assert realisable_alternative(tied, **options).output_error < 1e-6
+
+
+def shapes(count):
+    """Shapes on both sides of every case: short and long texts, groups, partial rotary, equal frequencies, biases."""
+    chosen = random.Random(0)
+    for seed in range(count):
+        turned, plain = (
+            chosen.choice([(), (1,), (1, 1), (1, 1, 1), (2,), (2, 1)]),
+            chosen.choice([0, 0, 1, 2, 3]),
+        )
+        plain = plain or (0 if turned else 2)
+        d_k = plain + 2 * sum(turned)
+        d = chosen.randint(d_k, d_k + 4)
+        biases = chosen.choice([(False, False), (True, True), (True, False)])
+        n = chosen.randint(3, d + d_k + 4)
+        yield (
+            seed,
+            n,
+            d,
+            chosen.choice([1, 2, 3]),
+            turned,
+            plain,
+            chosen.randint(1, 6),
+            biases,
+            chosen.random() < 0.5,
+        )
+
+
+@pytest.mark.parametrize("shape", list(shapes(24)), ids=str)
+def test_ranks_of_heads_that_share_keys_are_those_of_the_dense_jacobian(shape):
+    tied, logits, values = group(*shape)
+    found = realisable_dimension(tied)
+    ranks = map_ranks(logits, tied.coordinates.start, tied.visible, values)
+    assert [found.jacobian_rank, found.weights_rank] == ranks
+    assert found.dimension == ranks[1] - ranks[0]
+    assert found.parameters == len(tied.coordinates.start)
+    assert found.regular
+
+
+def test_parameters_of_less_than_generic_rank_are_not_regular():
+    """Maps W_Q and W_K without their first coordinate: its products move no weight to first order."""
+    tied, *_ = group(0, 9, 6, 1, (), 3, 2, (False, False), False)
+    generic = realisable_dimension(tied)
+    assert generic.regular
+    cut = tied.coordinates.start.clone().view(2, 3, 6)
+    cut[:, 0] = 0
+    found = realisable_dimension(moved_to(tied, cut.flatten()))
+    assert not found.regular
+    assert found.weights_rank < generic.weights_rank
+    assert not realisable_dimension(
+        moved_to(tied, torch.zeros_like(tied.coordinates.start))
+    ).regular
+
+
+@pytest.mark.parametrize(
+    ("heads", "turned", "plain", "masked"),
+    [(1, (1, 1), 0, False), (2, (1,), 2, False), (2, (1, 1), 0, True)],
+)
+def test_alternatives_keep_the_output_of_every_head_of_the_group(heads, turned, plain, masked):
+    tied, *_ = group(1, 12, 12, heads, turned, plain, 3, (False, False), masked)
+    assert realisable_dimension(tied).dimension > 0
+    found = realisable_alternative(tied, distance=0.03, generator=seeded())
+    assert found.reached
+    assert found.distance == pytest.approx(0.0303, abs=4e-4)
+    assert found.output_error < 1e-13
+    assert torch.equal(found.weights, tied.weights(found.point))
+    assert (found.weights >= 0).all()
+    original = tied.weights(tied.coordinates.start)
+    distances = total_variation(original, found.weights)
+    assert distances[tied.rows].mean() == pytest.approx(found.distance)
+    if heads > 1:
+        assert distances[len(tied.visible) // 2 :].max() > 1e-3, "the keys are those of both heads"
+    for row, (before, after) in enumerate(zip(original, found.weights, strict=True)):
+        assert_close(after @ tied.kept[row], before @ tied.kept[row], atol=1e-13, rtol=0)
+
+
+def test_ranks_of_nothing_and_of_nearly_nothing():
+    assert jacobian_rank(torch.zeros(0, 5)) == jacobian_rank(torch.zeros(2, 5)) == 0
+    for least, rank in ((3e-12, 2), (5e-12, 3)):
+        diagonal = torch.diag(doubles([4.0, 1.0, least]))
+        assert jacobian_rank(diagonal) == rank

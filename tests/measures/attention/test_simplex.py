@@ -6,9 +6,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.testing import assert_close
 
-from helpers.heads import causal, doubles, normals, seeded, seeds
-from identilens.measures.attention.billiard import analytic_centre, uniform_alternatives
+from helpers.heads import causal, doubles, normals, random_weights, seeded, seeds, uniforms
+from identilens.measures.attention import (
+    billiard,
+    chain_mixing,
+    uniform_alternatives,
+)
 from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.samplers import (
     far_alternative,
@@ -16,7 +21,7 @@ from identilens.measures.attention.samplers import (
     iterate_alternatives,
     sample_alternatives,
 )
-from identilens.measures.attention.simplex import largest_step, simplex_space, total_variation
+from identilens.measures.attention.simplex import simplex_space, total_variation
 
 METHODS = ("brunner", "bhardwaj", "uniform")
 
@@ -25,15 +30,6 @@ def random_head(seed, n, d, sharpness=1.0):
     generator = seeded(seed)
     T = normals(generator, n, d)
     return torch.softmax(sharpness * normals(generator, n, n), -1), T
-
-
-def test_largest_step_by_hand():
-    row = doubles([0.5, 0.3, 0.2, 0.0])
-    directions = doubles([[1, -1, 0, 0], [1, 1, -2, 0], [1, 0, 0, -1], [0, 0, 0, 0]])
-    assert largest_step(row.expand(4, 4), directions).tolist() == pytest.approx(
-        [0.3, 0.1, 0.0, 0.0]
-    )
-    assert largest_step(row, torch.tensor([1.0, 0, 0, 0]).double()).item() == float("inf")
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -67,22 +63,6 @@ def test_the_step_to_the_edge_empties_a_weight():
         assert drawn.amin(-1).max() < 1e-15
     for drawn in iterate_alternatives(A, T, 4, method="bhardwaj", generator=seeded()):
         assert drawn.min() > 0
-
-
-@pytest.mark.parametrize("start", [0.2, 1e-7])
-def test_draws_are_uniform_on_a_segment(start):
-    # Keys at 0, 1, 1/2: (start + t, start + t, 1 − 2 start − 2t), so the last weight is uniform on [0, 1].
-    row = doubles([start, start, 1 - 2 * start])
-    T = doubles([[0.0], [1.0], [0.5]])
-    drawn = uniform_alternatives(row, simplex_space(T), 4000, generator=seeded())[:, 2]
-    quantiles = torch.quantile(drawn, torch.tensor([0.1, 0.25, 0.5, 0.75, 0.9]).double())
-    assert quantiles.tolist() == pytest.approx([0.1, 0.25, 0.5, 0.75, 0.9], abs=0.03)
-
-
-def test_analytic_centre_by_hand():
-    row = doubles([0.05, 0.15, 0.8])
-    centre = analytic_centre(row, simplex_space(torch.ones(3, 1)))
-    assert centre.point.tolist() == pytest.approx([1 / 3] * 3, abs=1e-7)
 
 
 def test_one_hot_rows():
@@ -145,3 +125,113 @@ def test_the_farthest_corner_of_small_polytopes_is_found():
         short.append(farthest - found)
     assert max(short) < 0.02
     assert sum(lost > 1e-6 for lost in short) <= 4
+
+
+def simplex(size):
+    """The whole simplex, where draws are Dirichlet(1, …, 1): its law and (Σ x² − 1/n) of draws."""
+    n = size + 1
+    row = torch.softmax(torch.linspace(0, 2, n, dtype=torch.float64), 0)
+    return row, torch.ones(n, 1), 2 / (n + 1) - 1 / n, lambda x: x.square().sum(1) - 1 / n
+
+
+def cut_simplex(size):
+    """The simplex with no coordinate above 2.5 / n, each with its slack; the law by rejection."""
+    n = size + 1
+    pairs = torch.eye(n).double().repeat(2, 1)
+    T = torch.cat([pairs, torch.arange(2 * n)[:, None] < n], 1)
+    row = torch.cat([torch.full((n,), 1 / n), torch.full((n,), 1.5 / n)]).double()
+    drawn = -uniforms(seeded(1), 2_000_000 // n, n).log()
+    drawn = drawn / drawn.sum(1, keepdim=True)
+    kept = drawn[(drawn < 2.5 / n).all(1)]
+    assert len(kept) > 10_000
+    expected = float(kept.square().sum(1).mean()) - 1 / n
+    return row / row.sum(), T, expected, lambda x: (2.5 * x[:, :n]).square().sum(1) - 1 / n
+
+
+def box(size):
+    """A product of segments of very different lengths: each last weight of three is uniform on its segment."""
+    masses = torch.linspace(1, 20, size, dtype=torch.float64)
+    masses = masses / masses.sum()
+    blocks = torch.eye(size).double().repeat_interleave(3, 0)
+    places = doubles([0.0, 1.0, 0.5]).repeat(size)[:, None]
+    row = (masses[:, None] * doubles([0.1, 0.1, 0.8])).flatten()
+    return (
+        row,
+        torch.cat([blocks, blocks * places], 1),
+        1 / 12,
+        lambda x: (x[:, 2::3] / masses - 0.5).square().mean(1),
+    )
+
+
+LAWS = {
+    simplex: [(2, 20_000), (10, 10_000), (30, 4000), (60, 1500)],
+    cut_simplex: [(2, 20_000), (10, 10_000)],
+    box: [(2, 20_000), (20, 5000), (60, 1500)],
+}
+
+
+@pytest.mark.parametrize(
+    ("made", "size", "count"), [(made, *one) for made, sizes in LAWS.items() for one in sizes]
+)
+def test_draws_have_the_spread_of_the_uniform_law(made, size, count):
+    row, T, expected, statistic = made(size)
+    space = simplex_space(T)
+    assert space.nullity == size
+    drawn = uniform_alternatives(row, space, count, generator=seeded())
+    assert drawn.min() >= 0
+    kept = torch.cat([T, torch.ones(len(T), 1)], 1).double()
+    assert (drawn @ kept - row @ kept).abs().max() < 1e-10
+    found = statistic(drawn)
+    error = float(found.std()) / count**0.5
+    assert error < 0.02 * expected, "else the test would see nothing"
+    assert abs(float(found.mean()) - expected) < 3 * error
+
+
+def test_too_short_chains_are_seen():
+    row, T, expected, statistic = simplex(60)
+    space = simplex_space(T)
+    short = statistic(uniform_alternatives(row, space, 1000, legs=1, generator=seeded()))
+    assert float(short.mean()) < 0.9 * expected
+    found = chain_mixing(row[None], [space], seeded())
+    assert found.legs >= 16
+    assert found.settled
+    assert found.memory_error < 0.05
+
+
+@pytest.mark.parametrize(
+    ("memory", "growth", "settled"),
+    [(0.2, 0.2, True), (-0.5, -0.5, True), (0.21, 0.0, False), (0.0, 0.21, False)],
+)
+def test_chains_have_settled_when_neither_memory_nor_growth_is_seen(memory, growth, settled):
+    assert billiard.Mixing(16, memory, 0.1, growth, 0.1).settled == settled
+
+
+def test_the_length_is_found_again_with_the_seed():
+    A, T = random_weights(0, 30, 8)
+    spaces = [simplex_space(T)] * 30
+    found = chain_mixing(A, spaces, seeded())
+    assert found.settled
+    assert found == chain_mixing(A, spaces, seeded())
+    pinned = chain_mixing(torch.full((1, 3), 1 / 3), [simplex_space(torch.eye(3))])
+    assert (pinned.legs, pinned.settled) == (0, True)
+
+
+def test_rows_too_large_to_run_together_run_one_by_one(monkeypatch):
+    monkeypatch.setattr(billiard, "BYTES", 1)
+    A, T = random_weights(0, 6, 2)
+    drawn = sample_alternatives(A, T, 3, method="uniform", generator=seeded())
+    assert drawn.min() >= 0
+    assert_close(drawn @ T.double(), (A @ T).double().expand(3, -1, -1))
+    assert (drawn - A).abs().amax((0, 2)).min() > 1e-3, "every row moves"
+
+
+def test_rows_of_different_masks_have_the_means_of_their_own():
+    """Two rows of the whole simplex over 3 and 5 keys, drawn together."""
+    visible = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()
+    A = visible / visible.sum(1, keepdim=True).double()
+    drawn = sample_alternatives(
+        A, torch.ones(5, 1), 500, method="uniform", visible=visible, generator=seeded()
+    )
+    assert (drawn.mean(0) - A).abs().max() < 0.04
+    expected = torch.tensor([(1 / 3) * (2 / 3) / 4, (1 / 5) * (4 / 5) / 6, (1 / 3) * (2 / 3) / 4])
+    assert (drawn.var(0)[:, :3] / expected[:, None] - 1).abs().max() < 0.25

@@ -101,19 +101,6 @@ def test_ends_are_those_of_brute_force(visible, seed):
     assert (found.hi - found.lo).max() > 0.01
 
 
-def test_the_whole_product_of_vertices_has_the_same_ends():
-    """All policies at once: the vertices of every row of two layers with one head and three tokens."""
-    layers = heads(3, number=1, n=3, d_v=1)
-    choices = [vertices(head, row) for layer in layers for head in layer for row in range(3)]
-    values = []
-    for one in product(*choices):
-        maps = torch.stack(one).reshape(2, 1, 3, 3)
-        values.append(rolled([list(layer) for layer in maps]))
-    every, found = torch.stack(values), rollout_bounds(layers, torch.eye(3).double())
-    assert_close(found.lo.mT, every.amin(0), atol=1e-9, rtol=0)
-    assert_close(found.hi.mT, every.amax(0), atol=1e-9, rtol=0)
-
-
 @pytest.mark.parametrize("visible", [None, torch.ones(9, 9, dtype=torch.bool).tril()])
 def test_value_and_witnesses_are_rollouts_and_alternatives_are_inside(visible):
     layers = heads(5, layers=3, number=2, n=9, d_v=3, visible=visible)
@@ -150,13 +137,6 @@ def test_value_and_witnesses_are_rollouts_and_alternatives_are_inside(visible):
         value = rolled(mixed)[:, :4].mT
         assert (value >= found.lo - 1e-12).all()
         assert (value <= found.hi + 1e-12).all()
-
-
-def test_rows_without_alternatives_give_a_point():
-    layers = heads(7, n=4, d_v=4)
-    found = rollout_bounds(layers, torch.eye(4).double())
-    assert_close(found.lo, found.value, atol=1e-15, rtol=0)
-    assert_close(found.hi, found.value, atol=1e-15, rtol=0)
 
 
 def test_some_queries_have_the_bounds_of_all():

@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -8,6 +9,7 @@ from helpers.heads import doubles, normals, random_weights, seeded, seeds
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.structure import against_subspace
+from identilens.measures.structure.representatives import best_clusters, choose_clusters, cluster
 from identilens.measures.structure.subspace import Subspace, column_projector, subspace_of
 
 
@@ -59,15 +61,6 @@ def test_a_direction_of_every_text_stands_out():
     assert int(space.effective_dimension(0.4)) == 1
 
 
-def test_the_tolerance_drops_rounding():
-    one = texts(3, 1)[0]
-    noisy = one * (1 + 1e-8 * normals(seeded(4), one.shape))
-    space = spanned([one, noisy])
-    assert space.dimension.tolist() == [2, 2]
-    assert space.tolerance == pytest.approx(16 * 1.1920929e-07)
-    assert space.texts == 2
-
-
 def test_texts_of_r_lie_inside_it():
     given_texts = texts(6, 3)
     space = spanned(given_texts)
@@ -100,11 +93,6 @@ def test_a_new_text_lies_partly_outside():
     )
 
 
-def test_a_share_outside_its_range_is_refused():
-    with pytest.raises(InputError, match="share"):
-        spanned(texts(0, 1)).projector(2.0)
-
-
 def test_directions_are_chosen_by_their_share_of_texts():
     values = doubles([[1.0, 0.9, 0.06, 0.04, 0.0]])
     held = Subspace(values, torch.eye(5).double()[None], torch.tensor([4]), 1e-9, 50)
@@ -123,3 +111,50 @@ def test_directions_are_chosen_by_their_share_of_texts():
     assert held.effective_dimension(0.96).tolist() == [3]
     assert held.effective_dimension(0.5).tolist() == [1]
     assert held.effective_dimension(1.0).tolist() == [4]
+    with pytest.raises(InputError, match="share"):
+        held.projector(2.0)
+
+
+CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+
+
+def blobs(sizes=(12, 8, 5)):
+    generator = np.random.default_rng(0)
+    return np.concatenate(
+        [
+            centre + generator.normal(0, 0.5, (size, 2))
+            for centre, size in zip(CENTRES, sizes, strict=True)
+        ]
+    )
+
+
+def test_the_nearest_real_texts_stand_for_their_clusters():
+    points = blobs()
+    found = cluster(points, 3)
+    assert found.sizes.tolist() == [12, 8, 5]
+    assert [int(member) for member in found.members] == [
+        start + int(np.linalg.norm(points[start:end] - points[start:end].mean(0), axis=1).argmin())
+        for start, end in ((0, 12), (12, 20), (20, 25))
+    ]
+    assert found.silhouette > 0.8
+
+
+def test_the_silhouette_finds_the_number():
+    found = choose_clusters(blobs())
+    assert best_clusters(found) == 3
+    assert sorted(found) == [2, 3, 4, 6, 8, 12]
+    assert 5 in choose_clusters(blobs(), 5)
+
+
+def test_numbers_of_clusters_end_at_half_of_the_texts():
+    texts = np.arange(13.0)[:, None]
+    assert list(choose_clusters(texts)) == [2, 3, 4, 6]
+    assert list(choose_clusters(texts[:12], 5)) == [2, 3, 4, 5, 6]
+    assert list(choose_clusters(texts[:2])) == [2]
+    assert list(choose_clusters(texts, 13)) == [2, 3, 4, 6, 13]
+    assert np.isnan(cluster(texts[:2], 2).silhouette)
+    assert np.isnan(cluster(texts, 1).silhouette)
+    with pytest.raises(InputError, match="distinct"):
+        cluster(np.ones((3, 2)), 2)
+    with pytest.raises(InputError, match="distinct"):
+        choose_clusters(np.ones((3, 2)))

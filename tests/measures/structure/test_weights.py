@@ -4,8 +4,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from helpers.heads import random_weights
-from identilens.measures.structure import cut, pattern_scores, structure_weights
+from helpers.heads import doubles, random_weights
+from identilens.errors import InputError
+from identilens.measures.structure import (
+    cut,
+    matrix_norms,
+    pattern_scores,
+    positive_structure,
+    structure_norm,
+    structure_weights,
+)
 from identilens.measures.structure.patterns import pattern_of
 from identilens.measures.structure.weights import normalise_rows
 
@@ -38,12 +46,6 @@ def test_the_mean_at_l_is_the_sum_at_n_l(threshold, count):
     assert_close(W, normalise_rows(cut(summed, threshold * count)), atol=1e-9, rtol=0)
     sums = W.sum(-1)
     assert bool(((sums - 1).abs() < 1e-9).logical_or(sums == 0).all())
-
-
-def test_cutting_nothing_keeps_the_mean():
-    weights = stack()
-    mean = torch.stack(weights).mean(0)
-    assert_close(structure_weights(mean, 0.0), mean)
 
 
 N = 12
@@ -112,3 +114,40 @@ def test_no_pattern_is_mixed():
     places = (5 * torch.arange(N) + 6) % N
     assert pattern_of(pattern_scores(EYE[places])) is None
     assert pattern_of(pattern_scores(torch.zeros(N, N))) is None
+
+
+ANTIDIAGONAL = torch.eye(4).double().flip(-1)
+IDENTITY = torch.eye(4).double()
+EPSILON = 0.01
+
+
+def draft_structure():
+    return torch.where(IDENTITY > 0, 1.0, EPSILON).double()
+
+
+def test_the_numbers_of_the_draft():
+    """1/4 and ε/4, the other way round: w_ii = 1 weighs the identity, and the draft's A₁ is the antidiagonal."""
+    W = draft_structure()
+    assert float(structure_norm(IDENTITY, W)) == pytest.approx(1 / 4)
+    assert float(structure_norm(ANTIDIAGONAL, W)) == pytest.approx(EPSILON / 4)
+    mirrored = W.flip(-1)
+    assert float(structure_norm(ANTIDIAGONAL, mirrored)) == pytest.approx(1 / 4)
+    assert float(structure_norm(IDENTITY, mirrored)) == pytest.approx(EPSILON / 4)
+    assert float(structure_norm(ANTIDIAGONAL - IDENTITY, W)) == pytest.approx((1 + EPSILON) / 4)
+
+
+def test_norms_by_hand():
+    matrix = doubles([[3.0, -4.0], [0.0, 1.0]])
+    W = doubles([[1.0, 2.0], [3.0, 4.0]])
+    found = matrix_norms(matrix, W)
+    assert found.structure == pytest.approx((3 + 8 + 4) / 4)
+    assert (found.one, found.infinity) == (5, 7)
+    assert found.frobenius == pytest.approx(26**0.5)
+
+
+def test_zeros_make_it_a_seminorm_and_are_refused():
+    with pytest.raises(InputError, match="positive_structure"):
+        structure_norm(ANTIDIAGONAL, IDENTITY)
+    W = positive_structure(IDENTITY, 0.1)
+    assert float(structure_norm(ANTIDIAGONAL, W)) == pytest.approx(0.1 / 4)
+    assert_close(positive_structure(torch.zeros(2, 2)), torch.ones(2, 2))

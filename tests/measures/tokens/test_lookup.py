@@ -3,9 +3,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.heads import seeded
+from helpers.heads import normals, seeded
 from identilens.measures.tokens import lookup
 from identilens.measures.tokens.lookup import look_up
+from identilens.measures.tokens.margins import Nearest, Noise
 
 
 def plain(predicted, inputs, lengths, distance, offset=0, ids=None):
@@ -64,29 +65,6 @@ def test_agrees_with_a_search_token_by_token(distance, offset, lengths, seed, bu
 
 
 @pytest.mark.parametrize("distance", ["cosine", "l2"])
-def test_exact_predictions_are_recovered(distance):
-    inputs = torch.randn(12, 4, generator=seeded())
-    found = look_up(inputs, inputs, [5, 7], distance=distance)
-    assert found.rate == 1.0
-    assert found.chance == pytest.approx(2 / 12)
-    assert (found.token_rate, found.token_chance) == (found.rate, found.chance)
-
-
-def test_neighbours_in_other_sentences_do_not_count():
-    inputs = torch.tensor([[0.0, 1.0], [1.0, 0.0], [0.0, 2.0], [5.0, 5.0]])
-    predicted = torch.tensor([[0.0, 2.0], [1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
-    # Row 0 is nearer to row 2, row 2 to row 0, row 3 to row 1: all in the other sentence.
-    assert look_up(predicted, inputs, [2, 2], distance="l2").rate == 0.75
-
-
-def test_scale_matters_for_l2_only():
-    inputs = torch.tensor([[1.0, 0.0], [3.0, 0.1]])
-    predicted = torch.tensor([[9.0, 0.0], [3.0, 0.1]])
-    assert look_up(predicted, inputs, [2], distance="cosine").rate == 1.0
-    assert look_up(predicted, inputs, [2], distance="l2").rate == 0.5
-
-
-@pytest.mark.parametrize("distance", ["cosine", "l2"])
 def test_duplicates_share_the_credit(distance):
     inputs = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     ids = torch.tensor([7, 7, 8])
@@ -103,29 +81,83 @@ def test_wide_duplicates_tie_in_float32(distance):
     assert look_up(inputs, inputs, [51], distance=distance).rate == pytest.approx(1 / 17)
 
 
-def test_repeated_tokens_at_their_own_positions():
-    token = torch.randn(2, 4, generator=seeded())
-    position = 0.1 * torch.randn(4, 4, generator=seeded(1))
-    ids = torch.tensor([0, 1, 0, 1])
-    inputs = token[ids] + position
-    swapped = inputs[[2, 3, 0, 1]]
-    found = look_up(swapped, inputs, [4], distance="l2", token_ids=ids)
-    assert found.rate == 0.0
-    assert found.token_rate == 1.0
-    assert found.token_chance == 0.5
+NOISES = (
+    "bfloat16", "float16", "float32", "int8", "int4", "int8-channel", "int3-channel", "drop0.1",
+)  # fmt: skip
 
 
-def test_one_prediction_for_all_scores_chance():
-    inputs = torch.randn(10, 4, generator=seeded())
-    zero = look_up(torch.zeros(10, 4), inputs, [4, 6], distance="cosine")
-    assert zero.rate == pytest.approx(zero.chance)
-    constant = look_up(torch.ones(10, 4), inputs, [4, 6], distance="l2")
-    assert constant.rate == pytest.approx(constant.chance)
+def drawn(*shape, seed=0):
+    return normals(seeded(seed), *shape)
 
 
-def test_random_predictions_stay_at_chance():
-    generator = seeded()
-    inputs, predicted = (torch.randn(4000, 8, generator=generator) for _ in range(2))
-    found = look_up(predicted, inputs, [20] * 200, distance="cosine")
-    assert found.chance == pytest.approx(0.05)
-    assert abs(found.rate - 0.05) < 4 * (0.05 * 0.95 / 4000) ** 0.5
+@given(st.integers(2, 40), st.integers(1, 6), st.integers(1, 17), st.integers(0, 99))
+def test_the_nearest_are_those_of_a_loop_in_any_batches(count, width, size, seed):
+    candidates, centres = drawn(count, width, seed=seed), drawn(3, width, seed=seed + 1)
+    nearest = Nearest(centres, keep=3)
+    order = torch.randperm(count, generator=seeded(seed))
+    for ids in order.split(size):
+        nearest.add(ids, candidates[ids])
+    for number, centre in enumerate(centres):
+        distances = (candidates - centre).norm(dim=1)
+        kept = min(3, count)
+        expected, ids = distances.sort()
+        assert torch.allclose(nearest.distances[number, :kept], expected[:kept], atol=1e-9)
+        assert nearest.ids[number, :kept].tolist() == ids[:kept].tolist()
+    token = int(nearest.ids[0, 0])
+    others = (candidates - centres[0]).norm(dim=1)
+    assert nearest.own(token) == pytest.approx(float(others[token]))
+    others[token] = torch.inf
+    rival = nearest.rival(token)
+    assert (rival.margin, rival.id) == (
+        pytest.approx(float(others.min()) / 2),
+        int(others.argmin()),
+    )
+    assert torch.allclose(rival.state, candidates[rival.id])
+    apart = (candidates - candidates[token]).norm(dim=1)
+    apart[token] = torch.inf
+    assert nearest.separation() <= float(apart.min()) / 2 + 1e-9
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_noise_is_that_of_a_plain_loop(name):
+    states, noise = drawn(6, 40).float(), Noise.read(name)
+    found = noise.applied(states, seed=3)
+    bits = int("".join(filter(str.isdigit, name)) or 0) if name.startswith("int") else 0
+    for position in range(6):
+        for place in range(40):
+            number = float(states[position, place])
+            if bits:
+                of = states[:, place] if "channel" in name else states[position]
+                step = float(of.double().abs().max()) / (2 ** (bits - 1) - 1)
+                assert float(found[position, place]) == pytest.approx(round(number / step) * step)
+            elif name.startswith("drop"):
+                assert float(found[position, place]) in (0.0, number)
+            else:
+                assert float(found[position, place]) == float(
+                    states[position, place].to(getattr(torch, name))
+                )
+    errors = noise.error(states, found, 100, 1e-3)
+    assert torch.allclose(errors, (found - states.double()).norm(dim=1))
+    if name.startswith("drop"):
+        assert 0.02 < float((found == 0).double().mean()) < 0.2
+
+
+def test_gaussian_noise_has_its_length_and_is_repeatable():
+    noise, states = Noise.read(0.1), drawn(400, 64)
+    found = noise.applied(states, seed=1)
+    shares = (found - states).norm(dim=1) / states.norm(dim=1)
+    assert float(shares.square().mean().sqrt()) == pytest.approx(0.1, rel=0.02)
+    assert torch.equal(found, noise.applied(states, seed=1))
+    assert not torch.equal(found, noise.applied(states, seed=2))
+
+
+@pytest.mark.parametrize(("width", "rivals"), [(2, 200), (64, 20), (256, 4096)])
+def test_gaussian_noise_spoils_decoding_no_more_often_than_stated(width, rivals):
+    risk, states = 0.05, drawn(1, width)
+    noise = Noise.read("0.3")
+    radius = float(noise.error(states, states, rivals, risk))
+    away = drawn(rivals, width, seed=1)
+    others = states + 2 * radius * away / away.norm(dim=1, keepdim=True)
+    moved = states + noise.deviation(states)[:, None] * drawn(4000, width, seed=2)
+    wrong = (torch.cdist(moved, others).amin(1) < (moved - states).norm(dim=1)).double().mean()
+    assert float(wrong) <= risk + 3 * (risk / 4000) ** 0.5

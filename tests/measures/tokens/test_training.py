@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from helpers.heads import normals, seeded
 from identilens.errors import NumericalError
-from identilens.measures.tokens.probes import LinearProbe, MlpProbe, mean_loss
+from identilens.measures.tokens.probes import LinearProbe, MlpProbe
 
 LINEAR, MLP = LinearProbe, MlpProbe
 LAYERS, TOKENS, D_IN, D_OUT = 3, 150, 6, 5
@@ -138,42 +138,6 @@ def test_a_diverging_rate_leaves_the_others_alone(data):
     assert good.validation_loss == alone.validation_loss
     with pytest.raises(NumericalError, match="smaller"):
         replace(probe, learning_rate=1e200).fit(*cell)
-
-
-@pytest.mark.parametrize(
-    "probe", [LinearProbe(), MlpProbe(hidden_units=5), MlpProbe(hidden_units=1)]
-)
-def test_first_parameters_are_glorot_in_single_precision_whatever_the_default(probe):
-    first = probe.initial(3, 4, seeded())
-    torch.set_default_dtype(torch.float64)
-    try:
-        again = probe.initial(3, 4, seeded())
-    finally:
-        torch.set_default_dtype(torch.float32)
-    units = getattr(probe, "hidden_units", 0)
-    sizes = [(3, units), (units,), (units, 4), (4,)] if units else [(3, 4)]
-    assert [tuple(one.shape) for one in first] == sizes
-    for one, other in zip(first, again, strict=True):
-        assert one.dtype == other.dtype == torch.float32
-        assert torch.equal(one, other)
-        if one.ndim == 2:
-            limit = (6 / sum(one.shape)) ** 0.5
-            assert 0.5 * limit < float(one.abs().max()) <= limit
-            assert one.is_contiguous()
-        else:
-            assert not one.any()
-
-
-def test_losses_by_hand():
-    predicted = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
-    targets = torch.tensor([[4.0, 3.0], [1.0, 1.0]])
-    assert float(mean_loss(predicted, targets, "l2")) == 1.0
-    assert float(mean_loss(predicted, targets, "cosine")) == pytest.approx((1 - 0.96 + 1) / 2)
-    W, b = torch.eye(2), torch.tensor([0.0, 1.0])
-    made = MlpProbe(hidden_units=2).apply((W, b, 2 * W, b), predicted)
-    expected = torch.nn.functional.gelu(predicted + b) * 2 + b
-    assert_close(made, expected)
-    assert_close(LinearProbe().apply((2 * W,), predicted), 2 * predicted)
 
 
 @pytest.mark.gpu

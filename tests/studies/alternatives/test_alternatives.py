@@ -3,15 +3,12 @@
 import polars as pl
 import pytest
 import torch
-from torch.testing import assert_close
 
 import identilens as idl
 from helpers import zoo
-from identilens.errors import InputError
-from identilens.measures.attention import certain_mass, maximum_entropy_alternative
+from identilens.measures.attention import certain_mass
 from identilens.models.reading import read_head
 from identilens.studies.alternatives.result import Alternatives
-from identilens.studies.alternatives.search import entropy_note
 
 # 45, 64 and 88 tokens of the bundled encoder.
 TEXTS = [
@@ -144,36 +141,6 @@ def test_masked_grouped_and_cross_attention(family):
     if family in ("llama", "gpt2"):
         assert parameters["mean_total_variation"].item() > 0.8 * distance
         assert found.table["loss_change"].drop_nulls().max() < 1e-4
-
-
-def even(head):
-    return maximum_entropy_alternative(
-        head.attention, head.projected, visible=head.visible, bias=head.bias
-    )
-
-
-def test_heads_that_share_keys_take_new_ones_together():
-    lens = idl.Lens(zoo.build("llama").double())
-    layer = next(lens.capture({"input_ids": torch.arange(5, 45)[None]}, weights=True)).layers[1]
-    values = layer.head(2).values
-    shared = torch.linalg.qr(values - values.mean(0)).Q
-    for head in (layer.head(2), layer.head(3)):
-        found = even(head)
-        expected = "size 8 produce it (the head's own size suffices: d_k = 8); the keys serve 2 query heads and cannot"
-        assert expected in entropy_note(head, found)
-        for row, seen in zip(found.weights, head.visible, strict=True):
-            design = torch.cat([shared[seen], torch.ones(int(seen.sum()), 1).double()], 1)
-            logits = torch.log(row[seen])
-            fitted = (
-                design @ torch.linalg.lstsq(design, logits[:, None], driver="gelsd").solution[:, 0]
-            )
-            assert_close(fitted, logits, atol=1e-6, rtol=1e-6)
-
-
-def test_sinks_are_refused():
-    lens = idl.Lens(zoo.build("gpt_oss"))
-    with pytest.raises(InputError, match="attention"):
-        idl.alternatives(lens, {"input_ids": torch.arange(5, 30)[None]}, layers=0, heads=0)
 
 
 def test_identifiable_attention_is_left_where_it_is(bundled):

@@ -117,17 +117,6 @@ def test_keys_are_named_and_shares_are_of_the_heads_effect(lens):
         idl.alternatives(lens, IDS, layers=0, heads=2, outcome="states", keys=("zebra",))
 
 
-def test_a_step_that_is_allowed_ends_at_weights(lens):
-    found = idl.alternatives(
-        lens, IDS, layers=1, heads=0, outcome="prediction", tolerance="1000nats", queries=(19,)
-    )
-    changed = found.matrices["text0.layer1.head0.decoder.alternative_answer_least_19"][-1:]
-    assert changed.min() >= 0
-    assert float(changed.sum()) == pytest.approx(1, abs=1e-6)
-    given = nats(lens, {(1, 0): Rows([19], changed)})
-    assert found.table["measured"].to_list() == pytest.approx([given], rel=1e-3, abs=1e-7)
-
-
 @pytest.mark.parametrize("trading", [True, False])
 def test_heads_trade_their_outputs_where_their_projections_have_less_rank(trading):
     torch.manual_seed(0)

@@ -1,23 +1,22 @@
 """Alternatives of heads that share keys, and of heads that have none, on models small enough for every run."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
+import transformers
 import transformers as hf
 from torch.testing import assert_close
 
 import identilens as idl
 from helpers import zoo
-from helpers.heads import doubles
-from identilens.errors import InputError, SettingError
+from helpers.heads import seeded
+from identilens.errors import SettingError
+from identilens.measures.attention import realisable_dimension
 from identilens.measures.attention.determined import certain_mass
 from identilens.models.explaining import Exact
 from identilens.models.reading import read_head
 from identilens.models.substitution import ModelRun
-from identilens.studies.alternatives import groups
+from identilens.models.tying import group_parameters
 from identilens.studies.alternatives.groups import made
-from identilens.studies.alternatives.search import entropy_note, logit_rank, or_note
 from identilens.studies.alternatives.study import compare_runs
 
 
@@ -34,10 +33,6 @@ def grouped():
         [item] = lens.read([zoo.ids(6)])
         head = read_head(lens, item, 0, 1)
     return lens, item, head
-
-
-def seeded():
-    return torch.Generator().manual_seed(0)
 
 
 def test_runs_are_compared_state_by_state():
@@ -92,22 +87,6 @@ def test_where_no_direction_is_free_both_say_so(grouped):
     assert found.note.startswith("no realisable alternative lies near")
 
 
-def test_a_search_that_fails_leaves_its_reason(grouped, monkeypatch):
-    lens, item, head = grouped
-
-    def fails(*given, **options):
-        raise InputError("no way")
-
-    monkeypatch.setattr(groups, "realisable_alternative", fails)
-    with Exact():
-        found, parameters, run = made(lens, item, head, 0.01, seeded())
-    assert (found.weights, parameters.weights, run) == (None, None, None)
-    assert found.note == parameters.note == "no way"
-    assert found.dimension == found.formula > 0
-    noted = or_note("far", fails)
-    assert (noted.name, noted.weights, noted.note) == ("far", None, "no way")
-
-
 def test_logits_that_are_changed_have_no_realisable_alternative():
     lens = idl.Lens(zoo.build("gpt_oss"))
     [item] = lens.read([zoo.ids(6)])
@@ -132,41 +111,6 @@ def test_without_parameters_of_its_own_a_head_moves_its_queries_and_keys():
     assert head.output_error(found.weights) < 1e-12
 
 
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_what_queries_and_keys_give_the_most_even_weights():
-    plain = {
-        "softcap": None, "follows_logits": True, "bias_fixed": True, "group": 1, "d_k": 3,
-        "values": torch.eye(4).double(),
-    }  # fmt: skip
-
-    def note(size=3, **given):
-        return entropy_note(SimpleNamespace(**plain | given), SimpleNamespace(needed_d_k=size))
-
-    assert note() == "queries and keys of size 3 produce it (the head's own size suffices: d_k = 3)"
-    assert note(4) == "queries and keys of size 4 produce it (more than the head has: d_k = 3)"
-    opened = "the weights are not softmax(s Q Kᵀ + bias): whether queries and keys give it is open"
-    assert note(follows_logits=False) == note(bias_fixed=False) == note(softcap=1.0) == opened
-    shared = note(group=2)
-    assert shared.startswith(
-        "queries and keys of size 3 produce it (the head's own size suffices: d_k = 3); the keys"
-    )
-    assert "serve 2 query heads and cannot be changed for one alone" in shared
-    assert note(group=3, d_k=2).startswith(
-        "queries and keys of size 3 produce it (more than the head has: d_k = 2)"
-    )
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_ranks_of_logits_are_given_where_they_are_known():
-    head = SimpleNamespace(visible=None, bias=None, rows=None)
-    weights = doubles([[1.0, 0, 0], [2, 0, 0], [0, 1, 0]]).softmax(-1)
-    assert (logit_rank(head, weights[:2]), logit_rank(head, weights)) == (1, 2)
-    assert logit_rank(head, None) is None
-    assert logit_rank(head, weights.clone().fill_(0.0)) is None
-    for name in ("visible", "bias", "rows"):
-        assert logit_rank(SimpleNamespace(**vars(head) | {name: weights}), weights) is None
-
-
 def test_rows_that_are_asked_for_change_alone(grouped):
     lens, _, head = grouped
     found = idl.alternatives(lens, [zoo.ids(6)], heads=1, queries=(5, 4))
@@ -181,3 +125,112 @@ def test_rows_that_are_asked_for_change_alone(grouped):
     )
     with pytest.raises(SettingError, match="realisable"):
         idl.alternatives(lens, [zoo.ids(6)], queries=(5,), realisable=True)
+
+
+LAYER = 1
+OWN = {
+    "bloom": lambda: transformers.BloomForCausalLM(
+        transformers.BloomConfig(vocab_size=96, hidden_size=32, n_layer=2, n_head=4)
+    ),
+    "mpt": lambda: transformers.MptForCausalLM(
+        transformers.MptConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=4, max_seq_len=64)
+    ),
+    "roformer": lambda: transformers.RoFormerModel(
+        transformers.RoFormerConfig(**zoo._BERT, embedding_size=16)
+    ),
+}
+"""Families that compute attention by themselves."""
+
+
+def read(family, length=16, head=1, kind=None, **config):
+    """A tiny model in float64 with a text, and one of its heads."""
+    torch.manual_seed(0)
+    own = zoo._random(OWN[family]()) if family in OWN else None
+    model = (own or zoo.build(family)).double()
+    for name, value in config.items():
+        setattr(model.config, name, value)
+    lens, ids = idl.Lens(model), torch.arange(5, 5 + length)[None]
+    item = lens.read({"input_ids": ids, **({"decoder_input_ids": ids} if family == "t5" else {})})[
+        0
+    ]
+    return lens, item, read_head(lens, item, LAYER, head, kind)
+
+
+def search(lens, item, head, distance=0.01):
+    return made(lens, item, head, distance, seeded())
+
+
+@pytest.mark.parametrize(
+    ("family", "kind", "config", "known"),
+    [
+        ("llama", None, {}, True),
+        ("mistral", None, {"sliding_window": 14}, False),
+        ("gemma2", None, {}, False),
+        ("gemma3", None, {}, False),
+        ("qwen3", None, {}, False),
+        ("deepseek_v3", None, {"_experts_implementation": "eager"}, False),
+        ("gpt_neox", None, {}, True),
+        ("t5", "encoder", {}, True),
+        ("t5", "decoder", {}, True),
+        ("t5", "cross", {}, True),
+        ("bloom", None, {}, True),
+        ("mpt", None, {}, True),
+        ("roformer", None, {}, True),
+    ],
+)
+def test_other_parameters_change_the_attention_and_not_the_model(family, kind, config, known):
+    with Exact():
+        lens, item, head = read(family, kind=kind, **config)
+        digest = lens.digest
+        found, parameters, run = search(lens, item, head)
+        assert found.weights is not None, found.note
+        assert parameters.weights is not None, parameters.note
+        plain = lens.substitute({}, item)
+        assert lens.digest == digest
+    assert found.dimension > 0
+    assert (found.formula == found.dimension) or not known
+    assert_close(parameters.weights, found.weights, atol=1e-10, rtol=0)
+    assert 0.0099 < float((found.weights - head.attention).abs().sum(-1).mean()) / 2 < 0.0103
+    assert head.output_error(found.weights) < 1e-12
+    changes = compare_runs(plain, run)
+    assert changes.hidden < 1e-12
+    assert max(row["relative_change"] for row in changes.rows if row["state"] != "loss") < 1e-12
+    assert min(parameters.moved.values()) > 1e-4
+    if head.group > 1:
+        assert (
+            f"its keys serve {head.group} query heads: all of them take new ones, and each keeps"
+            in found.note
+        )
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_the_formula_is_for_texts_without_repeated_tokens(repeated):
+    """In layer 0 of Llama equal tokens have equal hidden states; a bias makes up for the parameters that they lose."""
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=24, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+        intermediate_size=16, attention_bias=True,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    ids = torch.arange(5, 21)[None]
+    if repeated:
+        ids[0, 9] = ids[0, 2]
+    with Exact():
+        lens = idl.Lens(transformers.LlamaModel(config).double().eval())
+        [item] = lens.read({"input_ids": ids})
+        group = group_parameters(lens, item, read_head(lens, item, 0, 1))
+        heads = group.softmax_map()
+    found = realisable_dimension(heads)
+    assert found.formula == (None if repeated else found.dimension)
+    assert found.regular
+
+
+@pytest.mark.parametrize("family", ["qwen3"])
+def test_norms_in_float32_do_not_round_the_search(family):
+    lens = idl.Lens(zoo.build(family))
+    item = lens.read([list(range(5, 21))])[0]
+    head = read_head(lens, item, LAYER, 1)
+    found, parameters, run = search(lens, item, head, 0.002)
+    assert found.dimension > 0
+    assert "stopped" not in found.note
+    assert head.output_error(parameters.weights) < 1e-5
+    assert compare_runs(lens.substitute({}, item), run).hidden < 1e-4

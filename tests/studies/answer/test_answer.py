@@ -1,17 +1,18 @@
 """Answers: rows against the attention of generation, ends against programs, segments, templates, reports, refusals."""
 
-from dataclasses import replace
 from itertools import combinations
+from math import prod
 
 import polars as pl
 import pytest
 import torch
-from polars.testing import assert_frame_equal
 from torch.testing import assert_close
 
 import identilens as idl
+from helpers.charts import leaves
 from helpers.chats import MESSAGES, answering
 from helpers.heads import doubles, seeded
+from helpers.written import answered
 from identilens.measures.attention import functional_interval
 from identilens.models.chats import read_chats, read_prompt
 from identilens.models.interface import AttentionCall
@@ -139,23 +140,7 @@ def test_ends_are_those_of_the_measure(family):
     assert 0.01 < widths["0"] < widths["1%"]
 
 
-def only(whole, seed, count):
-    """A result of four heads in two layers in which ends are known of so many drawn rows of each layer."""
-    queries = whole.table["query"].unique().sort()
-    tokens = len(queries)
-    kept = [
-        {"layer": layer, "head": row // tokens, "query": queries[row % tokens], "drawn": True}
-        for layer in (0, 1)
-        for row in drawn_rows(seed, 0, layer, "decoder", 4 * tokens, count)
-    ]
-    joined = whole.table.join(
-        pl.DataFrame(kept), on=["layer", "head", "query"], how="left", maintain_order="left"
-    )
-    known = pl.col("tolerance").is_null() | pl.col("drawn")
-    return replace(whole, table=joined.filter(known).drop("drawn"))
-
-
-def test_means_of_all_rows_are_means_of_ends_and_drawn_rows_estimate_them():
+def test_means_of_all_rows_are_means_of_ends():
     lens = answering("llama")
     whole = idl.answer(lens, CHAT, max_new_tokens=6, tolerance=0, bounded=99)
     names = {"functional": "segment"}
@@ -169,19 +154,6 @@ def test_means_of_all_rows_are_means_of_ends_and_drawn_rows_estimate_them():
     assert (said.numbers["rows"], said.numbers["population"]) == (48, 48)
     assert ", by 48 of 48 rows" in said.text
     assert len(said.text.splitlines()) <= 3
-    part = idl.answer(lens, CHAT, max_new_tokens=6, bounded=9, tolerance=0, seed=5)
-    assert_frame_equal(only(whole, 5, 9).table, part.table, abs_tol=1e-9)
-    assert ", by 18 of 48 rows." in part.summary().text
-    inside = []
-    for seed in range(60):
-        few = only(whole, seed, 9).segments()
-        assert few["rows"].unique().to_list() == [18]
-        both = few.join(exact, on="segment", suffix="_exact").filter(pl.col("lo_error") > 0)
-        for end in ("lo", "hi"):
-            inside += (
-                (both[end] - both[f"{end}_exact"]).abs() < 2 * both[f"{end}_error"]
-            ).to_list()
-    assert sum(inside) > 0.93 * len(inside) > 300
 
 
 def test_estimates_are_right_in_the_mean_of_all_draws():
@@ -248,20 +220,6 @@ def test_an_answer_of_one_token_and_a_stop_token():
     assert stopped.positions.filter(pl.col("answer").is_not_null())["token"].to_list() == [first]
 
 
-def test_greedy_tokens_are_the_most_likely_and_the_rest_is_said():
-    lens = answering("llama")
-    greedy = idl.answer(lens, PROMPT, max_new_tokens=5, bounded=0)
-    assert greedy.positions["rank"].drop_nulls().to_list() == [1] * 5
-    other = idl.answer(lens, {"prompt": PROMPT, "answer": "qqqq"}, bounded=0)
-    assert (other.positions["rank"].drop_nulls() > 1).any()
-    ids = lens.tokenizer(PROMPT)["input_ids"] + lens.tokenizer.convert_tokens_to_ids(["q"] * 4)
-    likely = lens.model(torch.tensor([ids])).logits[0, -5:-1].softmax(-1)
-    chosen = likely[:, ids[-1]].double()
-    assert_close(
-        other.positions["probability"].drop_nulls().to_torch(), chosen, atol=1e-6, rtol=1e-4
-    )
-
-
 def test_a_difference_is_certain_where_ranges_overlap():
     """Its mean over all rows is certain where those of both segments overlap."""
     lens = answering("llama")
@@ -300,3 +258,105 @@ def test_many_named_segments_are_not_compared():
     assert {*found.table["functional"]} == {*found.positions["segment"]}
     assert found.order().is_empty()
     assert "above 0" not in found.summary().text
+
+
+def likely(lens, ids, answer):
+    """The probability of each token of an answer, by one plain run."""
+    with torch.no_grad():
+        logits = lens.model(torch.tensor([[*ids, *answer]])).logits[0, -len(answer) - 1 : -1]
+    return logits.double().softmax(-1)[range(len(answer)), answer].tolist()
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt_oss", "bundled-decoder"])
+def test_it_is_that_of_a_plain_run_without_the_segment(family):
+    lens = idl.load(family) if family == "bundled-decoder" else answering(family)
+    prompt = read_prompt(lens.tokenizer, read_chats(CHAT)[0], 0)
+    found = idl.answer(lens, CHAT, max_new_tokens=5, bounded=0)
+    own = found.positions.drop_nulls("answer")
+    given = torch.tensor([prompt.ids])
+    made = lens.model.generate(
+        given, attention_mask=torch.ones_like(given), max_new_tokens=5, do_sample=False
+    )
+    answer = made[0, len(prompt.ids) :].tolist()
+    assert own["token"].to_list() == list(lens.reader.names(answer))
+    whole = likely(lens, prompt.ids, answer)
+    assert own["probability"].to_list() == pytest.approx(whole, rel=1e-4)
+    assert set(found.needed["segment"]) == set(prompt.segments) - {"template"}
+    needs = {one["segment"]: one for one in found.needs().iter_rows(named=True)}
+    for segment in needs:
+        kept = [
+            number
+            for number, name in zip(prompt.ids[:-1], prompt.segments[:-1], strict=True)
+            if name != segment
+        ] + prompt.ids[-1:]
+        expected = likely(lens, kept, answer)
+        each = found.needed.filter(segment=segment)
+        assert each["token"].to_list() == list(range(5))
+        assert each["without"].to_list() == pytest.approx(expected, rel=1e-4)
+        row = needs[segment]
+        assert row["probability"] == pytest.approx(prod(whole), rel=1e-3)
+        assert row["without"] == pytest.approx(prod(expected), rel=1e-3)
+        ratios = [after / before for after, before in zip(expected, whole, strict=True)]
+        least = ratios.index(min(ratios))
+        assert row["at"] == own["token"][least]
+        assert row["after"] / row["before"] == pytest.approx(ratios[least], rel=1e-3)
+    changes = found.needs()["change"].to_list()
+    assert changes == sorted(changes)
+
+
+def test_messages_lose_their_text_and_keep_what_the_template_adds():
+    lens = answering("llama", "chatml")
+    given = [*MESSAGES, {"role": "assistant", "content": "nobody."}]
+    found = idl.answer(lens, given, bounded=0)
+    assert set(found.needed["segment"]) == {"system", "user", "assistant", "question"}
+    prompt = read_prompt(lens.tokenizer, read_chats(given)[0], 0)
+    kept = [
+        one for one, name in zip(prompt.ids, prompt.segments, strict=True) if name != "question"
+    ]
+    answer = lens.tokenizer("nobody.", add_special_tokens=False)["input_ids"]
+    without = found.needed.filter(segment="question")["without"].to_list()
+    assert without == pytest.approx(likely(lens, kept, answer), rel=1e-4)
+
+
+def test_a_prompt_alone_has_nothing_to_take_out_and_says_how_to_name_parts():
+    lens = idl.load("bundled-decoder")
+    found = idl.answer(lens, {"prompt": "Snow fell on the", "answer": " harbour."}, bounded=0)
+    # The last token stays.
+    [row] = found.needs().iter_rows(named=True)
+    answer = lens.tokenizer.encode(" harbour.", add_special_tokens=False)
+    first, *_, last = lens.tokenizer.encode("Snow fell on the")
+    assert row["without"] == pytest.approx(prod(likely(lens, [first, last], answer)), rel=1e-3)
+    assert "measured in the model" in found.summary().text
+
+
+CASES = {
+    "two texts": answered,
+    "one text and tolerance": lambda: answered(1, tolerances=("0",)),
+    "no rows bounded": lambda: answered(1, bounded=0),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_segment_has_one_colour_in_the_marked_answer_and_the_charts(name):
+    found = CASES[name]()
+    marks = [mark for line in found.token_lines() for mark, _ in line.legend]
+    colours = {mark.label: mark.series for mark in marks if mark.series is not None}
+    assert colours.keys() == {"document", "question"}
+    for chart in found.charts().values():
+        for leaf in leaves(chart.to_dict()):
+            order = leaf["encoding"]["color"]["scale"]["domain"]
+            assert {segment: order.index(segment) for segment in colours} == colours
+
+
+def test_a_conversation_is_filled_where_the_answer_needs_it():
+    prompt, *_ = answered().conversations()
+    marks = {mark.label: mark for mark, _ in prompt.legend}
+    assert {name: mark.strong for name, mark in marks.items()} == {
+        "document": True,
+        "question": False,
+    }
+    assert [one.mark.label for one in prompt.tokens] == ["template", "question", "document"]
+    assert (
+        "without it 16 times less likely"
+        in {mark.label: said for mark, said in prompt.legend}["document"]
+    )

@@ -11,11 +11,13 @@ from polars.testing import assert_frame_equal
 from torch.testing import assert_close
 
 import identilens as idl
-from helpers.audits import TEXTS
+from helpers import zoo
+from helpers.heads import TEXTS
 from helpers.reference import effective_svd, rank_svd
 from helpers.zoo import BUILDERS, build, example, ids
-from identilens.errors import NumericalError
+from identilens.errors import InputError, NumericalError
 from identilens.linalg import memory
+from identilens.measures.attention import effective_attention
 from identilens.models import Lens
 from identilens.studies.audit.result import Audit
 
@@ -130,16 +132,6 @@ def test_every_column_of_a_half_precision_model_rests_on_weights_computed_again(
             assert row[name] == pytest.approx(expected[name], abs=2e-6), name
 
 
-def test_the_numbers_of_the_finding_are_those_of_the_table():
-    """Heads of 8 dimensions have a null space on 12 tokens, and none on 6."""
-    audit = idl.audit(Lens(build("bert")), [ids(12), ids(6)], certain_rows=2)
-    numbers = audit.summary().numbers
-    counted = {"maps": 16, "certain_rows": 32}
-    assert {name: numbers[name] for name in counted} == counted
-    for name in ("certain_mass", "certain_mass_bfloat16", "sink_mass", "null_share", "pearson"):
-        assert numbers[name] == pytest.approx(audit.table[name].mean()), name
-
-
 @pytest.mark.parametrize(("heads", "width", "trading"), [(4, 16, True), (2, 16, False)])
 def test_heads_that_trade_are_told(heads, width, trading):
     config = hf.Qwen3Config(
@@ -171,17 +163,6 @@ def test_weak_directions_of_stored_weights_count_and_their_rounding_does_not(bun
     assert audit.summary().numbers["full"] == 6
 
 
-@pytest.mark.parametrize("family", ["bert", "llama", "mistral", "gpt_oss", "modernbert", "t5"])
-def test_blocks_of_rows_give_the_same_table(family, monkeypatch):
-    lens = Lens(build(family))
-    inputs = [ids(40, 1), ids(23, 2)]
-    whole = idl.audit(lens, inputs, certain_rows=1)
-    monkeypatch.setattr(memory, "PROCESSOR_BYTES", 1)
-    streamed = idl.audit(lens, inputs, certain_rows=1)
-    assert_frame_equal(whole.table, streamed.table, abs_tol=1e-5, rel_tol=0)
-    assert_frame_equal(whole.token_types, streamed.token_types, abs_tol=1e-5, rel_tol=0)
-
-
 @pytest.mark.parametrize("held", [1, 2**25])
 @pytest.mark.parametrize("family", ["bert", "llama", "mistral", "gpt_oss", "t5"])
 def test_maps_of_long_texts_are_kept_as_means_over_blocks(family, held, monkeypatch):
@@ -204,12 +185,6 @@ def test_maps_of_long_texts_are_kept_as_means_over_blocks(family, held, monkeypa
     assert len(section.maps) == len(raw)
     assert section.maps[0].queries[0].startswith("0 ")
     assert section.maps[0].keys[1].startswith("6 " if family != "t5" else "")
-
-
-def test_batches_do_not_change_the_table(bundled):
-    alone = idl.audit(bundled, TEXTS, batch_size=1, certain_rows=1, layers=(0, 3))
-    together = idl.audit(bundled, TEXTS, batch_size=3, certain_rows=1, layers=(0, 3))
-    assert_frame_equal(alone.table, together.table, abs_tol=1e-5, rel_tol=0)
 
 
 def test_token_types_add_up_and_agree_with_the_matrices(bundled):
@@ -291,3 +266,121 @@ def test_nan_in_the_model_is_named():
         model.encoder.layer[1].attention.self.value.weight[0, 0] = torch.nan
     with pytest.raises(NumericalError, match="BertSelfAttention"):
         idl.audit(lens, [[2, 3, 4, 5, 6]])
+
+
+def test_effects_are_those_of_the_examples_without_each_head():
+    lens, texts = idl.Lens(zoo.build("llama")), [zoo.ids(9), zoo.ids(6)]
+    audit = idl.audit(lens, texts, certain_rows=0, examples=1, effects="removal")
+    assert len(audit.effects) == 8, "two layers of four heads, in one text"
+    assert audit.effects["text"].n_unique() == 1
+    for row in audit.effects.iter_rows(named=True):
+        ids = texts[row["text"]]
+        none = torch.zeros(len(ids), len(ids))
+        whole, without = (
+            lens.substitute(put, [ids]).logits.double().log_softmax(-1)
+            for put in ({}, {(row["layer"], row["head"]): none})
+        )
+        expected = float((whole.exp() * (whole - without)).sum(-1).mean())
+        assert row["effect"] == pytest.approx(expected, rel=1e-3, abs=1e-7)
+    assert idl.audit(lens, texts, certain_rows=0, effects="none").effects.is_empty()
+
+
+def test_a_kept_map_gives_the_verdicts_that_the_model_gives(bundled, tmp_path):
+    text = "The ferry left the harbour before dawn, and nobody on the quay could say who had paid for the ferry again."
+    idl.audit(bundled, [text], layers=[3], certain_rows=0, out=tmp_path / "run")
+    kept = idl.load_result(tmp_path / "run").certify(0, 3, 5, "ferry")
+    asked = idl.certify(bundled, [text], layers=[3], heads=[5], queries=["ferry"], tolerance=0)
+    assert kept.table["query"].n_unique() == 2, "the token stands twice"
+    assert_frame_equal(kept.table.drop("verdict"), asked.table.drop("verdict"), abs_tol=1e-4)
+    assert (kept.table["verdict"] != asked.table["verdict"]).sum() <= 1
+    kept.save(tmp_path / "trust")
+    assert_frame_equal(idl.load_result(tmp_path / "trust").table, kept.table)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mistral"])
+def test_masked_maps_keep_what_each_query_sees(family):
+    lens = Lens(build(family))
+    audit = idl.audit(lens, [ids(14)], certain_rows=0)
+    for query in (0, 5, 11):
+        kept = audit.certify(0, 1, 1, query).table
+        asked = idl.certify(
+            lens, [ids(14)], layers=[1], heads=[1], queries=[query], tolerance=0
+        ).table
+        assert_frame_equal(kept.drop("verdict"), asked.drop("verdict"), abs_tol=1e-4)
+
+
+ROWS = [ids(12), ids(9, 1)]
+
+
+@pytest.fixture(scope="module", params=["llama", "bert"])
+def lens(request):
+    return idl.Lens(build(request.param).double())
+
+
+def test_measures_are_those_of_the_rows_by_plain_products(lens):
+    rows = [[3, 10], [3, 7]]
+    audit = idl.audit(lens, ROWS, queries=(3, -2), effects="none", certain_rows=0)
+    table = audit.table.sort("text", "layer", "head").iter_rows(named=True)
+    for text, capture in enumerate(lens.capture(ROWS, weights=True)):
+        for head, row in zip(capture.heads, table, strict=False):
+            weights, null = head.family_weights[rows[text]], 0.0
+            for query, one in zip(rows[text], weights, strict=True):
+                seen = (
+                    torch.ones(len(one), dtype=torch.bool)
+                    if head.visible is None
+                    else head.visible[query]
+                )
+                T = (head.values @ head.output_projection)[seen]
+                left = torch.eye(len(T)) - T @ torch.linalg.pinv(T, rtol=1e-6)
+                null += float((one[seen] @ left).square().sum())
+            share = null / float(weights.square().sum())
+            assert row["n_query"] == 2
+            assert row["null_share"] == pytest.approx(share, abs=1e-6)
+            assert row["rank"] == torch.linalg.matrix_rank(T, rtol=1e-6)
+            assert row["nullity"] == len(T) - row["rank"]
+            assert row["first_mass"] == pytest.approx(float(weights[:, 0].mean()), abs=1e-6)
+    assert "Of each map only these rows are measured: 3, -2." in audit.sections()[0].text
+    assert audit.matrices == {}
+
+
+def test_certain_mass_is_that_of_the_positions_named(lens):
+    audit = idl.audit(lens, ROWS[:1], queries=("last", 4), layers=1, certain_rows=2, effects="none")
+    table = idl.certify(lens, ROWS[:1], queries=("last", 4), layers=1, tolerance=0).table
+    expected = table.group_by("head", "query").agg(pl.col("lo").sum()).sort("head", "query")
+    found = audit.rows.sort("head", "query")
+    assert found["query"].to_list() == expected["query"].to_list() == [4, 11] * 4
+    assert found["certain_mass"].to_list() == pytest.approx(expected["lo"].to_list(), abs=1e-6)
+
+
+def test_all_rows_by_name_give_the_whole_audit(lens):
+    options = {"effects": "none", "certain_rows": 1, "examples": 0}
+    whole = idl.audit(lens, ROWS, **options).table
+    named = idl.audit(lens, ROWS, queries=range(-9, 0), **options).table
+    columns = ["null_share", "pearson", "sink_mass", "output_share", "rank", "certain_mass"]
+    one, other = (table.filter(text=1).select(columns) for table in (whole, named))
+    assert_close(one.to_torch().double(), other.to_torch().double())
+
+
+def test_rows_that_are_not_there_and_matrices_are_refused(lens):
+    with pytest.raises(InputError, match="position"):
+        idl.audit(lens, ROWS, queries=12, effects="none")
+    with pytest.raises(InputError, match="matrices"):
+        idl.audit(lens, ROWS, queries=1, matrices=True)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "mistral", "t5"])
+def test_null_share_is_that_of_the_public_measure(family):
+    lens, texts = Lens(build(family).double()), [ids(5), ids(40, 1)]
+    table = idl.audit(lens, texts, examples=0, certain_rows=0).table
+    for text, captured in enumerate(lens.capture(texts, weights=True)):
+        for head in captured.heads:
+            # Some families' eager attention keeps float32 of a float64 model's weights.
+            weights, W_O = head.family_weights.double(), head.output_projection
+            found = effective_attention(
+                head.values, weights=weights, output_projection=W_O, visible=head.visible
+            )
+            share = float(found.null.square().sum() / weights.square().sum())
+            place = {"layer": head.layer, "head": head.head, "kind": head.kind}
+            row = table.filter(text=text, **place).row(0, named=True)
+            assert row["null_share"] == pytest.approx(share, abs=1e-10)
+            assert row["rank"] == int(found.rank if head.visible is None else found.rank[-1])

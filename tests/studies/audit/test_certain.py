@@ -6,13 +6,12 @@ import torch
 from torch.testing import assert_close
 
 import identilens as idl
-from helpers.audits import TEXTS
+from helpers.heads import TEXTS
 from helpers.zoo import BUILDERS, build, example, ids
 from identilens.linalg import ProjectedValues, memory
 from identilens.measures.attention import attention_intervals, certain_mass
 from identilens.models import Lens
-from identilens.runs.tables import HEAD, decimals
-from identilens.studies.audit import rows, study
+from identilens.studies.audit import study
 
 
 def small_sinks():
@@ -121,32 +120,6 @@ def test_texts_of_all_lengths_are_examined_within_the_budget(bundled, monkeypatc
     monkeypatch.setattr(study, "_LONG", 30)
     assert set(idl.audit(bundled, mixed, **options).effects["text"]) <= {2}
     assert not idl.audit(bundled, mixed[:1], effects="estimate", **options).effects.is_empty()
-
-
-@pytest.mark.parametrize(
-    ("masses", "free", "mean", "error"),
-    [
-        ([], 1, None, None),
-        ([0.5], 1, 0.5, None),
-        ([0.5] * 12, 1, 0.5, 0.0),
-        ([1.0, 1.0], 0, 1.0, 0.0),
-        ([1.0, 1.0], 1, 1.0, None),  # what they do not share was not met
-        ([0.2, 0.4, 0.6], 1, 0.4, 0.2 / 3**0.5 * 0.75**0.5),
-    ],
-)
-def test_the_error_of_a_mean_of_rows(masses, free, mean, error):
-    at = {"text": 0, "layer": 0, "head": 0, "kind": "encoder"}
-    unknown = {name: pl.lit(None) for name in rows._CERTAIN}
-    table = pl.DataFrame([{**at, "n_query": 12, "simplex_nullity": free}]).with_columns(**unknown)
-    drawn = [{**at, "certain_mass": one, "certain_mass_bfloat16": one / 2} for one in masses]
-    frame = pl.DataFrame(
-        drawn, schema={**HEAD, **decimals("certain_mass", "certain_mass_bfloat16")}
-    )
-    [found] = rows.with_certain_mass(table, frame).to_dicts()
-    assert found["certain_rows"] == len(masses)
-    assert found["certain_mass"] == pytest.approx(mean)
-    assert found["certain_mass_error"] == pytest.approx(error)
-    assert found["certain_mass_bfloat16"] == (mean and pytest.approx(mean / 2))
 
 
 def test_kept_weights_of_half_precision_are_computed_again(bundled_path):

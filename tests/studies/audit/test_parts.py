@@ -1,6 +1,9 @@
 """How an audit is cut into parts, and which texts of a batch are measured at once."""
 
+import re
+import sys
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ import identilens as idl
 from helpers.heads import random_weights
 from helpers.zoo import build, ids
 from identilens.linalg import ProjectedValues, memory
+from identilens.linalg.rows import FullRows
 from identilens.measures.attention.determined import functional_ends
 from identilens.studies.audit import study
 
@@ -114,17 +118,34 @@ def _counted():
         yield operations
 
 
-class Lengths(list):
-    """Texts of which only the lengths are known."""
-
-    lengths = property(lambda self: self)
+ROOT = Path(__file__).parents[3]
+SOURCE = ROOT / "src" / "identilens"
 
 
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_where_every_text_is_long_one_of_them_is_drawn():
-    settings = study.AuditSettings(examples=2)
-    drawn = study._Drawn.of(Lengths([7000, 8000]), settings)
-    assert len(drawn.rows) == 1
-    assert not drawn.kept
-    assert drawn.means == drawn.rows.keys()
-    assert study._Drawn.of(Lengths([10, 20]), settings).rows.keys() == {0, 1}
+def test_the_page_names_every_frame_from_the_call_to_the_projector(bundled, monkeypatch):
+    texts, frames, mixer = idl.examples()[:2], [], FullRows.mixer
+
+    def noted(*args, **options):
+        frame = sys._getframe(1)
+        while frame and frames[-1:] != ["studies/audit/study.py audit"]:
+            file = Path(frame.f_code.co_filename)
+            if file.is_relative_to(SOURCE):
+                name = frame.f_code.co_qualname.replace("study_function.<locals>.run", "audit")
+                place = (
+                    "studies/audit/study.py"
+                    if name == "audit"
+                    else file.relative_to(SOURCE).as_posix()
+                )
+                frames.append(f"{place} {name}")
+            frame = frame.f_back
+        return mixer(*args, **options)
+
+    bundled.prove_once(bundled.read(texts))  # the first batch of a kind also passes the proof
+    monkeypatch.setattr(FullRows, "mixer", noted)
+    idl.audit(bundled, texts, certain_rows=0, examples=0, progress=False)
+    walk = [*reversed(frames), "linalg/rows.py FullRows.mixer"]
+    assert len(walk) <= 8
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\d+\. `(\S+)` `([\w.<>]+)`", page, re.MULTILINE) == [
+        tuple(one.split()) for one in walk
+    ]

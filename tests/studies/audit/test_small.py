@@ -1,17 +1,12 @@
 """Heads, maps and rows of an audit by hand: tables of a few rows, without a model."""
 
-from functools import partial
 from itertools import combinations, product
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
 import torch
 
-from helpers.heads import doubles, seeded, uniforms
-from identilens.charts.packing import BASIS_BITS, BITS
-from identilens.linalg import ProjectedValues
-from identilens.models.heads import Head
+from helpers.heads import seeded, uniforms
 from identilens.studies.audit.heads import (
     GROUPS,
     certain_error,
@@ -19,11 +14,6 @@ from identilens.studies.audit.heads import (
     heads_table,
     stacked_numbers,
 )
-from identilens.studies.audit.maps import fitting_maps, kept_maps
-from identilens.studies.audit.result import Audit
-from identilens.studies.audit.rows import LayerRows, ReceivedSums, merge_token_types, scalars
-from identilens.studies.certify.certain import certain_rows
-from identilens.studies.drawn import drawn_rows
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
@@ -101,35 +91,11 @@ def test_heads_by_both_axes():
     assert groups["certain_mass_bfloat16"].to_list() == [0.625, None, 0.25, None, None]
 
 
-OVER = "the queries drawn in each layer of this text"
-
-
 def sizes(queries, layers=1):
     """A table of a text with so many queries in each layer."""
     return pl.DataFrame(
         [{**AT, "layer": layer, "text": 0, "n_query": queries} for layer in range(layers)]
     )
-
-
-def test_the_error_of_certain_mass_is_that_over_texts_or_queries():
-    several = pl.DataFrame({
-        "text": [0, 0, 1, 2], **{name: [value] * 4 for name, value in AT.items()}, "query": [0, 1, 0, 0],
-        "certain_mass_bfloat16": [0.0, 0.5, 0.5, 1.0],
-    })  # fmt: skip
-    # Means of the texts are 0.25, 0.5 and 1.
-    error, over = certain_error(several, sizes(8))
-    spread = ((1 / 3) ** 2 + (1 / 12) ** 2 + (5 / 12) ** 2) / 2
-    assert (error, over) == (pytest.approx((spread / 3) ** 0.5), "texts")
-    # Of a text: heads are averaged, and the variances of two layers add up.
-    rows = ROWS.select("text", "kind", "layer", "query", "certain_mass_bfloat16")
-    both = pl.concat([rows, rows.with_columns(layer=pl.lit(1, pl.Int64))])
-    # Queries have 0.25 and 0.5: variance 1/32, of the mean of 2 of 4 queries half of 1/64; of two layers twice that,
-    # of their mean a quarter.
-    assert certain_error(rows, sizes(4)) == (pytest.approx((1 / 128) ** 0.5), OVER)
-    assert certain_error(both, sizes(4, 2)) == (pytest.approx((2 / 128) ** 0.5 / 2), OVER)
-    assert certain_error(both, sizes(2, 2)) == (None, OVER), "all queries were looked at"
-    assert certain_error(rows.filter(query=0), sizes(4)) == (None, OVER)
-    assert certain_error(rows.clear(), sizes(4)) == (None, OVER)
 
 
 def test_the_squared_error_over_queries_is_on_average_the_variance_of_the_mean_over_all_draws():
@@ -156,136 +122,3 @@ def test_layers_whose_heads_can_trade():
     )
     found = stacked_numbers(pl.concat([second, TABLE.select(second.columns)]))
     assert found == {"trading": 1, "layers": 2, "stacked_rank": 3, "stacked_size": 4}
-
-
-def test_rows_that_are_sampled_depend_on_the_seed_and_the_place():
-    assert drawn_rows(0, 0, 0, "encoder", 9, 0) == []
-    assert drawn_rows(0, 0, 0, "encoder", 3, 5) == [0, 1, 2]
-    drawn = drawn_rows(0, 0, 0, "encoder", 1000, 5)
-    assert drawn == sorted(set(drawn)) == drawn_rows(0, 0, 0, "encoder", 1000, 5)
-    assert len(drawn) == 5
-    others = [
-        (1, 0, 0, "encoder"), (0, 1, 0, "encoder"), (0, 0, 1, "encoder"), (0, 0, 0, "decoder"),
-    ]  # fmt: skip
-    assert all(drawn_rows(*place, 1000, 5) != drawn for place in others)
-
-
-def test_what_is_certain_of_rows_by_hand():
-    """Keys of the values 0, 1 and 1: weight moves freely between the last two, and none of it can leave the first.
-
-    If the output of 0.5 may change by 2⁻⁸ of itself, so much can.
-    """
-    values = doubles([[0.0], [1.0], [1.0]])
-    weights = doubles([[0.5, 0.25, 0.25], [0.0, 0.5, 0.5]])
-    head = SimpleNamespace(attention=weights, visible=None, sink=False, values=values)
-    head.distributions = partial(Head.distributions, head)
-    projected = ProjectedValues.of(values[None])
-    rows = certain_rows(SimpleNamespace(heads=[head]), projected, [4, 7], [1])
-    names = (
-        "head",
-        "query",
-        "certain_mass",
-        "certain_mass_bfloat16",
-        "sink_weight",
-        "sink_lo",
-        "sink_hi",
-    )
-    for row, expected in zip(
-        rows,
-        [(0, 4, 0.5, 0.5 - 0.5 / 256, 0.25, 0.0, 0.5), (0, 7, 0.0, 0.0, 0.5, 0.0, 1.0)],
-        strict=True,
-    ):
-        assert tuple(row) == names
-        assert tuple(row.values()) == pytest.approx(expected, abs=1e-6)
-
-
-def kept(*layers):
-    """Maps of 6 by 6 tokens, of which each takes 6 · BITS and 6 · rank · BASIS_BITS characters."""
-    return pl.DataFrame([
-        {"text": text, "kind": "encoder", "layer": layer, "head": head, "n_query": 6, "n_key": 6, "rank": 2}
-        for text, layer in layers for head in (0, 1)
-    ])  # fmt: skip
-
-
-def test_maps_fit_by_whole_layers():
-    maps = kept((0, 0), (0, 1), (1, 0), (1, 1))
-    layer = 2 * (6 * 6 * BITS + 6 * 2 * BASIS_BITS) // 6
-    for layers, shown in (
-        (4, [(0, 0), (0, 1), (1, 0), (1, 1)]),
-        (3, [(0, 0), (0, 1), (1, 0)]),
-        (1, [(0, 0)]),
-        (0, []),
-    ):
-        for budget in (layer * layers, layer * layers + layer - 1 if layers < 4 else layer * 9):
-            found = fitting_maps(maps, budget)
-            assert found.select("text", "layer").unique(maintain_order=True).rows() == shown
-    assert fitting_maps(maps.clear(), 0).is_empty()
-
-
-def test_maps_that_were_kept_are_found_by_their_matrices():
-    maps = kept((0, 0), (1, 1))
-    matrices = {
-        f"text1.layer1.head{head}.encoder.{name}": None
-        for head, name in ((0, "effective"), (1, "raw"))
-    }
-    assert kept_maps(maps, matrices | {"other": None}).select("text", "layer", "head").rows() == [
-        (1, 1, 0)
-    ]
-    matrices["text0.layer0.head1.encoder.means"] = None
-    assert kept_maps(maps, matrices, "means").select("text", "layer", "head").rows() == [(0, 0, 1)]
-
-
-def test_received_attention_is_summed_over_texts():
-    sums = ReceivedSums(["x", "y"])
-    assert sums.table().is_empty()
-
-    class Spot:
-        kind, layer, heads = "encoder", 1, 2
-
-    spot = Spot()
-    raw = torch.arange(1.0, 9.0, dtype=torch.float64).reshape(2, 2, 2)
-    for queries in ([2.0, 0.0], [1.0, 0.0]):
-        measures = SimpleNamespace(raw_received=raw, effective_received=raw / 2)
-        sums.add([spot], doubles(queries), measures)
-    table = sums.table()
-    assert table.columns == list(Audit.schema["token_types"])
-    # Only queries of type x: 3 of them, and twice the first row of each head.
-    assert table.select("layer", "head", "query_type", "key_type", "queries").rows() == [
-        (1, 0, "x", "x", 3), (1, 0, "x", "y", 3), (1, 1, "x", "x", 3), (1, 1, "x", "y", 3),
-    ]  # fmt: skip
-    assert table["raw"].to_list() == pytest.approx([2 / 3, 4 / 3, 10 / 3, 4.0])
-    assert table["effective"].to_list() == pytest.approx([1 / 3, 2 / 3, 5 / 3, 2.0])
-    # Of several parts, means weigh their queries.
-    other = table.with_columns(queries=pl.lit(1, pl.Int64), raw=pl.lit(0.0))
-    merged = merge_token_types(pl.concat([other, table]))
-    assert merged["raw"].to_list() == pytest.approx([0.5, 1.0, 2.5, 3.0])
-    assert merged["queries"].to_list() == [4] * 4
-    assert merged.columns == table.columns
-
-
-def test_columns_of_a_layer_stand_text_by_text():
-    names = [
-        "rank", "nullity", "simplex_nullity", "null_share", "simplex_null_share", "pearson", "reconstruction_error",
-        "sink", "sink_mass", "sink_norm_share", "sink_value_norm", "first_mass", "learned_sink", "output_share",
-    ]  # fmt: skip
-    measures = {name: torch.arange(4.0) + place for place, name in enumerate(names)}
-    measures |= {
-        "pearson": torch.tensor([0.5, float("nan"), 1.0, 0.0]),
-        "sink": torch.tensor([0, 1, 1, 0]),
-    }
-    stacked = scalars(SimpleNamespace(**measures))
-    assert stacked.dtype == torch.float64
-    site = SimpleNamespace(kind="encoder", layer=3, heads=2)
-    columns = LayerRows([5, 6], site, {"n_query": 2}, stacked, [["a", "b"], ["c", "d"]]).columns()
-    assert columns["text"] == [5, 5, 6, 6]
-    assert columns["head"] == [0, 1, 0, 1]
-    assert (columns["layer"], columns["kind"], columns["n_query"]) == (
-        [3] * 4,
-        ["encoder"] * 4,
-        [2] * 4,
-    )
-    assert columns["rank"] == [0, 1, 2, 3]
-    assert all(isinstance(value, int) for value in columns["rank"] + columns["sink"])
-    assert columns["null_share"] == [3.0, 4.0, 5.0, 6.0]
-    assert columns["pearson"] == [0.5, None, 1.0, 0.0]
-    assert columns["sink_token"] == ["a", "b", "d", "c"]

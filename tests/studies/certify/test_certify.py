@@ -1,7 +1,5 @@
 """Certificates of texts: tables, findings, lines of tokens, charts, and the report in a browser."""
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
 import torch
@@ -10,36 +8,18 @@ from polars.testing import assert_frame_equal
 import identilens as idl
 from helpers import zoo
 from helpers.heads import seeded
+from identilens.errors import InputError
 from identilens.measures.attention import iterate_alternatives
-from identilens.studies.certify.rows import VERDICTS
 
 TEXT = (
     "Nobody in the village was surprised, because the old people had said for weeks that the ice in the hills would go "
     "at once, and that the lower meadow would stand under water until the end of the month."
 )
-SCRIPT = "<script>alert(1)</script>"
-IDS = {"input_ids": torch.arange(5, 29)[None]}
 
 
 @pytest.fixture(scope="module")
 def one(bundled):
     return idl.certify(bundled, TEXT, layers=3, heads=10, queries=["village"], tolerance=0)
-
-
-@pytest.fixture(scope="module")
-def found():
-    """Some rows of two heads of a decoder, with a hostile token."""
-    made = idl.certify(
-        idl.Lens(zoo.build("gpt2")),
-        IDS,
-        layers=1,
-        heads=[0, 1],
-        queries=[0, 4, 15, 23],
-        order=True,
-        tolerance=0,
-    )
-    hostile = pl.when(pl.col("key") == 3).then(pl.lit(SCRIPT)).otherwise(pl.col("token"))
-    return replace(made, table=made.table.with_columns(hostile.alias("token")))
 
 
 @pytest.fixture(scope="module")
@@ -94,13 +74,6 @@ def test_a_row_alone_is_that_row_of_its_head_and_its_shares_sum_to_one(one, head
     assert set(one.table["query_token"]) == {"village"}
 
 
-def test_short_texts_are_points(bundled):
-    found = idl.certify(bundled, "A short one.", layers=0, heads=0, tolerance=0)
-    assert (found.table["hi"] - found.table["lo"]).max() < 1e-8
-    assert (found.rows["simplex_nullity"] == 0).all()
-    assert "That is usual where rows see no more keys" in found.summary().text
-
-
 def test_rows_of_a_decoder_have_their_own_null_spaces():
     lens = idl.Lens(zoo.build("gpt2"))
     found = idl.certify(
@@ -119,16 +92,27 @@ def test_rows_of_a_decoder_have_their_own_null_spaces():
     assert found.rows["certified_pairs"].sum() == len(found.order)
 
 
-def test_masked_rows_have_their_own_keys(found):
-    assert (found.table["key"] <= found.table["query"]).all()
-    rows = found.by_query()
-    assert rows["keys"].to_list() == [1, 5, 16, 24] * 2
-    first = found.table.filter(query=0).row(0, named=True)
-    assert (first["lo"], first["removal"], first["verdict"]) == (1.0, None, VERDICTS[0])
-    short = rows.filter(pl.col("query") <= 4)
-    assert short["certain_mass"].to_list() == pytest.approx([1.0] * 4), (
-        "five keys and eight values: nothing can move"
-    )
-    words = found.summary().text
-    assert words.startswith("With the head's output the same, exactly, at least ")
-    assert " of the attention of 8 rows on average is certain to stay on its keys." in words
+SHORT = "The keeper wrote down every ship."
+
+
+def test_the_map_of_a_head_frames_its_certain_cells_and_has_its_certified_rows_alone():
+    found = idl.certify(idl.load("bundled"), SHORT, layers=3, heads=9, queries="1,3")
+    chart = found.plot_map(layer=3, head=9)
+    spec = chart.to_dict()
+    cells, framed = (spec["datasets"][one["data"]["name"]] for one in spec["concat"][0]["layer"])
+    rows = found.table.filter(tolerance="bfloat16")
+    at = {1: 0, 3: 1}
+    said = {
+        (at[query], key): value for query, key, value in rows.select("query", "key", "value").rows()
+    }
+    drawn = {(one["query"], one["key"]): one["value"] for one in cells}
+    assert drawn == pytest.approx(said, rel=1e-3)
+    certain = rows.filter(pl.col("verdict").str.starts_with("determined"))
+    assert {(one["query"], one["key"]) for one in framed} == {
+        (at[query], key) for query, key in certain.select("query", "key").rows()
+    }
+    assert 0 < len(framed) < len(cells)
+    assert chart.title["text"] == "L3H9"
+    assert "map_text0_layer3_head9_encoder" in found.charts()
+    with pytest.raises(InputError, match="layers=2, heads=9"):
+        found.plot_map(layer=2, head=9)

@@ -173,15 +173,6 @@ def test_sets_run_together_as_alone_and_padding_changes_nothing(lens):
     assert_frame_equal(together.filter(text=0), alone, abs_tol=1e-9)
 
 
-def test_without_an_answer_named_random_orders_are_those_of_the_seed(lens):
-    first, again = (decided(lens, [ids(9)], draws=3) for _ in range(2))
-    assert_frame_equal(first.table, again.table)
-    random = first.table.filter(explanation="random", intervention="without")
-    assert random["draw"].to_list() == [0, 1, 2]
-    other = decided(lens, [ids(9)], draws=3, seed=1).table
-    assert other.filter(explanation="random")["aopc"].to_list() != random["aopc"].to_list()
-
-
 def test_attributions_are_of_the_logit_and_whole_tokens(monkeypatch):
     """What captum is asked for, on the logit of the answer at the last position."""
     lens, asked = classifier("gpt2", "CausalLM"), []

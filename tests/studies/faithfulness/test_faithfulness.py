@@ -1,26 +1,19 @@
 """The faithfulness bench: tables against plain references, the finding and the report."""
 
-from dataclasses import replace
-from math import isnan
-from types import SimpleNamespace
-
 import polars as pl
 import pytest
 import torch
 from scipy.stats import spearmanr
 
 import identilens as idl
-from helpers.heads import doubles, seeded
 from helpers.written import decided
 from helpers.zoo import build, ids
-from identilens.linalg import ProjectedValues
 from identilens.measures.explanations.orders import removal_sets
 from identilens.models.reading import read_head
 from identilens.models.rollouts import final_rollouts
 from identilens.models.substitution import Rows
 from identilens.studies.faithfulness import rows as row_tests
-from identilens.studies.faithfulness.evaluation import evaluate
-from identilens.studies.faithfulness.rows import SampledMap, determinacy, sampled_maps
+from identilens.studies.faithfulness.rows import sampled_maps
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
 from identilens.studies.faithfulness.study import faithfulness
 from identilens.studies.heads import TextHeads
@@ -136,37 +129,11 @@ def test_rows_whose_effects_are_rounding_are_left_out_and_counted(monkeypatch, t
     assert found.to_html(tmp_path / "page.html").is_file()
 
 
-def test_effects_without_an_order_give_no_correlation_and_scores_without_one_give_none():
-    removal = lambda sets: torch.stack([torch.ones(len(sets)).double(), sets[:, -1].double()], 1)  # noqa: E731
-    explained = {"raw": torch.tensor([0.1, 0.2, 0.7]), "even": torch.ones(3)}
-    explained["random"] = torch.tensor([0.2, 0.3, 0.1])
-    settings = FaithfulnessSettings(searched=3, draws=3)
-    floor = {"same": 0.0, "last": 1e-7}
-    same, last = map(pl.DataFrame, evaluate(removal, explained, floor, (1, 2), settings, seeded()))
-    assert isnan(same["correlation"][0])
-    assert last["correlation"][1] == 0
-    assert last["correlation"][0] > 0.5
-    assert same["draw"].to_list() == last["draw"].to_list() == [0, 0, 0, 1, 2]
-    assert (same["p"] == 1).all()
-
-
 def test_rows_that_the_output_determines_are_left_out_of_the_agreement():
     """Of a causal map with d_v = 8, only rows of more than 9 keys have other weights."""
     found = faithfulness(lens_of("gpt2"), [ids(20)], layers=0, heads=0, **{**QUICK, "rows": 18})
     assert found.table["query"].n_unique() == 18
     assert found.determinacy["query"].min() >= 8
-
-
-def test_rows_without_an_order_do_not_count_as_stable(causal):
-    agreements = [0.5, 0.7, None, None]
-    table = causal.determinacy.head(4).with_columns(
-        explanation=pl.lit("certain"), alternative=pl.lit("drawn"), text=pl.Series([0, 1, 2, 3]),
-        agreement=pl.Series(agreements),
-    )  # fmt: skip
-    scores = replace(causal, determinacy=table).faithful()
-    stable = dict(scores.select("explanation", "stable").iter_rows())
-    assert stable.pop("certain") == pytest.approx(0.6)
-    assert set(stable.values()) == {None}
 
 
 def test_rows_without_alternatives_and_texts_without_rows():
@@ -203,26 +170,6 @@ def test_the_finding_says_which_orders_are_not_better_than_random_ones():
     one = found.summary().numbers
     assert one["random"] == pytest.approx(sum(range(19)) / 19 / 64 + 0.03125)
     assert len(found.token_lines()) == 2
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_alternatives_agree_by_their_own_explanations(monkeypatch):
-    """Weights of a row over keys with values 0, 1 and 1; only the row that sees all has others."""
-    weights = doubles([[1.0, 0.0, 0.0], [0.5, 0.25, 0.25]])
-    other = doubles([[1.0, 0.0, 0.0], [0.5, 0.1, 0.4]])
-    seen = torch.tensor([[True, False, False], [True, True, True]])
-    head = SimpleNamespace(projected=ProjectedValues.of(doubles([[0.0], [1.0], [1.0]])))
-    drawn = SampledMap({"layer": 3}, head, [0, 2], weights, seen, [1], {}, None, None)
-    monkeypatch.setattr(row_tests, "explanations", lambda drawn, weights: {"raw": weights})
-    [table] = determinacy(drawn, {"raw": weights}, "drawn", torch.stack([other, weights]))
-    [row] = pl.DataFrame(table).to_dicts()
-    assert (row["query"], row["layer"]) == (2, 3)
-    assert row["total_variation"] == pytest.approx(0.075)
-    # Ranks 2, −1, −1 and 1 or 2, −1 or −2, …: the cosine, and 1 for the weights themselves.
-    assert row["agreement"] == pytest.approx((1 + 6**-0.5 * 8**-0.5 * 6) / 2)
-    even = {"raw": torch.ones_like(weights)}
-    [none] = determinacy(drawn, even, "drawn", other[None])
-    assert isnan(none["agreement"][0])
 
 
 def test_maps_and_rows_are_drawn_from_the_seed_and_the_text():

@@ -124,14 +124,6 @@ def test_of_an_answer_the_change_of_its_log_probability_has_a_sign(words):
     assert numbers["log_change"] == least["log_change"] <= most["log_change"]
     assert found.summary().headline[0][0] == f"{least['log_change']:+.3g}"
     assert "changes" in found.charts()
-    # The same positions by hand: those of the answer's tokens, each before its token.
-    longer = [*given, *answer[:-1]]
-    places = list(range(len(given) - 1, len(longer)))
-    again = idl.influence(lens, [longer], answer=places, layers=[0, 3], heads=[1, 4], directions=0)
-    assert found.table["effect"].to_list() == pytest.approx(again.table["effect"].to_list())
-    assert again.table["log_change"].null_count() == 4
-    assert "changes" not in again.charts()
-    assert not len(again.answer_tokens)
 
 
 def test_keys_of_rows_of_an_answer_are_hidden_too():
@@ -157,12 +149,6 @@ def test_keys_of_rows_of_an_answer_are_hidden_too():
             for one in ({}, rows)
         )
         assert change == pytest.approx((after - own)[[0, 1], given[-2:]].sum().item(), abs=1e-4)
-
-
-def test_a_row_of_one_key_has_nothing_to_hide(lens):
-    found = idl.influence(lens, [TEXT], layers=1, heads=1, queries=0, directions=0)
-    assert found.hidden_keys["effect"].null_count() == 1
-    assert "keys" not in found.charts()
 
 
 def test_of_many_heads_those_of_the_largest_estimates_are_removed(lens):

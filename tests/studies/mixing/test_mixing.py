@@ -7,7 +7,7 @@ import torch
 from polars.testing import assert_frame_equal
 
 from helpers.zoo import build, example, ids
-from identilens.errors import InputError, SettingError, UnsupportedModelError
+from identilens.errors import SettingError, UnsupportedModelError
 from identilens.measures.mixing import contributions
 from identilens.models import Lens
 from identilens.models.derivative.jacobian import jacobian_norms
@@ -122,28 +122,8 @@ def test_chosen_positions_are_rows_of_the_whole(family):
     assert found.summary().numbers["queries"] == "1, last"
 
 
-def test_chosen_positions_are_the_same_with_padding():
-    lens = Lens(build("bert").double())
-    row, part = ids(6, 1), {"queries": (2,), "rollouts": False}
-    exact = mixing(lens, [row], method="exact", **part).table
-    for padded, mask in (([0] * 3 + row, [0] * 3 + [1] * 6), (row + [0] * 3, [1] * 6 + [0] * 3)):
-        batch = {"input_ids": torch.tensor([padded]), "attention_mask": torch.tensor([mask])}
-        one = mixing(lens, batch, method="exact", **part).table
-        assert_frame_equal(one, exact, rel_tol=1e-6, abs_tol=1e-9)
-
-
 @pytest.mark.parametrize("name", ["leading", "track"])
 def test_what_needs_every_position_is_refused_for_some(name):
     given: dict = {name: 4 if name == "leading" else "a"}
     with pytest.raises(SettingError, match=f"expected {name} to be left out with queries; got"):
         mixing(Lens(build("bert")), [ids(5)], queries=(1,), **given)
-
-
-def test_a_position_may_be_in_one_sequence_of_an_encoder_and_a_decoder_alone():
-    batch = {"input_ids": torch.tensor([ids(7)]), "decoder_input_ids": torch.tensor([ids(3)])}
-    found = mixing(Lens(build("t5")), batch, queries=6, sketch_probes=4, rollouts=False)
-    assert set(found.table["kind"]) == {"encoder"}
-    assert set(found.table["hidden"]) == {6}
-    assert found.summary().numbers["typical_error"] > 0
-    with pytest.raises(InputError, match="position"):
-        mixing(Lens(build("t5")), batch, queries=7, sketch_probes=4, rollouts=False)

@@ -1,20 +1,13 @@
 """What charts, finding and report of a mixing result show: the numbers of its tables, and tokens as they are."""
 
-import polars as pl
 import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.audits import SCRIPT
 from helpers.browsing import Visit
-from helpers.mixings import tagged_mixing, tricky_mixing
-from identilens.measures.mixing import by_relative_position
+from helpers.mixings import tricky_mixing
+from helpers.pages import SCRIPT
 from identilens.studies.mixing.single import token_maps
-
-
-@pytest.fixture(scope="module")
-def tagged():
-    return tagged_mixing()
 
 
 @pytest.fixture(scope="module")
@@ -27,33 +20,6 @@ def report(tricky, tmp_path_factory):
     return tricky.tracking("harbour").to_html(
         tmp_path_factory.mktemp("mixing") / "new" / "report.html"
     )
-
-
-def rows(chart):
-    """Return the rows of every data set of a chart."""
-    return [row for held in chart.to_dict()["datasets"].values() for row in held]
-
-
-def test_boxes_and_bars_are_the_numbers(tricky):
-    charts = tricky.charts()
-    boxes = {(row["kind"], row["layer"]): row["median"] for row in rows(charts["own_contribution"])}
-    shares = {
-        (row["kind"], row["layer"]): row["not_largest"] for row in rows(charts["not_largest"])
-    }
-    for row in tricky.by_layer().iter_rows(named=True):
-        assert boxes[row["kind"], row["layer"]] == pytest.approx(row["median_own"], rel=1e-5)
-        assert shares[row["kind"], row["layer"]] == pytest.approx(row["not_largest"], rel=1e-5)
-    assert len(boxes) == len(shares) == 6
-
-
-def test_context_breaks_at_the_own_token(tagged):
-    chart = tagged.charts()["relative_positions"]
-    drawn = {(row["layer"], row["offset"]): row for row in rows(chart)}
-    near = by_relative_position(tagged.table).filter(pl.col("offset").abs() <= 20)
-    for row in near.iter_rows(named=True):
-        assert drawn[row["layer"], row["offset"]]["share"] == pytest.approx(row["share"], rel=1e-5)
-    assert [drawn[layer, 0]["share"] for layer in (1, 2, 3)] == [None] * 3
-    assert len(drawn) == len(near) + 3
 
 
 def test_maps_hold_every_number_of_the_texts_that_fit(tricky):

@@ -82,17 +82,6 @@ def test_means_over_texts_and_states(scored):
     assert heads.equals(found.by_head())
 
 
-def test_rows_are_drawn_by_the_seed(scored):
-    lens, _ = scored
-    few = [
-        idl.patterns(lens, TEXTS[:1], rows=3, tolerance=0, pattern="previous", seed=seed).table
-        for seed in (0, 0, 1)
-    ]
-    assert few[0].equals(few[1])
-    assert not few[0].equals(few[2])
-    assert set(few[0]["rows"]) == {3}
-
-
 def test_repeated_random_sequences_are_scored_apart():
     lens = idl.load("bundled-decoder")
     found = idl.patterns(

@@ -1,22 +1,24 @@
 """The numbers of a structure analysis of few texts, small enough for every run of the tests."""
 
-from types import SimpleNamespace
+from itertools import combinations
 
 import polars as pl
 import pytest
 import torch
-from torch.testing import assert_close
 
-import identilens as idl
-from helpers.heads import seeded
-from helpers.structures import structure_of
-from identilens.errors import InputError, NumericalError
-from identilens.studies.structure.study import LayerView, StructureStudy, _is_mark
+from helpers.charts import drawn
+from helpers.structures import by_hand, structure_of
+from helpers.zoo import build, ids
+from identilens.errors import InputError
+from identilens.models.lens import Lens
+from identilens.studies.structure.lengths import special_positions, texts_of_length
+from identilens.studies.structure.settings import StructureSettings
+from identilens.studies.structure.study import StructureStudy, structure
 
 
 @pytest.fixture(scope="module")
 def found():
-    return structure_of(pairs=0, perturbed=0, count=4)
+    return structure_of(count=4)
 
 
 def test_energies_are_shares_and_visibilities_are_ranks(found):
@@ -31,19 +33,11 @@ def test_energies_are_shares_and_visibilities_are_ranks(found):
 
 @pytest.mark.parametrize("given", [None, 3])
 def test_w_is_made_of_as_many_texts_as_given_or_as_the_largest_silhouette_says(given):
-    found = structure_of(pairs=0, perturbed=0, count=6, clusters=given)
+    found = structure_of(count=6, clusters=given)
     best = found.clusters.sort("silhouette")["clusters"][-1]
     assert best == 2
     assert found.clusters.filter("chosen")["clusters"].to_list() == [given or best]
     assert len(found.representatives) == (given or best)
-
-
-def test_sums_are_kept_in_double_precision():
-    third = torch.full((2,), 1 / 3, dtype=torch.float64)
-    study = SimpleNamespace(sums={})
-    for energy in (third.float(), third):
-        StructureStudy.add(study, "encoder.layer0", energy=energy)
-    assert torch.equal(study.sums["encoder.layer0.energy"], third.float().double() + third)
 
 
 def test_dimensions_are_counted_in_the_spectrum(found):
@@ -57,77 +51,117 @@ def test_dimensions_are_counted_in_the_spectrum(found):
         assert found.table[name].n_unique() > 1
 
 
-def captured(n=3, **changes):
-    """A layer of two heads that share their values."""
-    generator = seeded()
-    projection = torch.randn(2, 2, 5, generator=generator)
-    site = SimpleNamespace(
-        kind="encoder", layer=4, output_projection=projection, fixed_projection=projection
+N = 12
+
+
+def tiny(family="bert"):
+    return Lens(build(family), name="tiny")
+
+
+def corpus(count=9, length=N + 3):
+    return [ids(length, seed) for seed in range(count)]
+
+
+def heads(text, lens):
+    return list(next(iter(lens.capture([text[:N]], weights=True))).heads)
+
+
+def test_stability_ends_at_all_texts():
+    one = structure(tiny(), corpus(6), length=N, clusters=6, compared_pairs=0, perturbed=0)
+    assert one.stability.filter(pl.col("clusters") == 6)["to_all"].max() < 1e-6
+    assert one.stability.filter(pl.col("clusters") == 6)["to_next"].null_count() == 8
+    assert len(one.pairs) == len(one.perturbations) == 0
+    assert one.correlations().is_empty()
+    assert one.clusters.filter(pl.col("chosen"))["clusters"].to_list() == [6]
+
+
+def test_random_texts_are_the_mean_over_all_choices():
+    lens, texts = tiny(), corpus(6)
+    found = structure(lens, texts, length=N, clusters=2, compared_pairs=0, perturbed=0).stability
+    maps = torch.stack(
+        [torch.stack([one.weights.double() for one in heads(text, lens)]) for text in texts]
     )
-    plain = {
-        "site": site, "weights": torch.rand(2, n, n, generator=generator), "visible": None,
-        "values": torch.randn(1, n, 2, generator=generator), "queries": torch.zeros(2, n, 2),
-    }  # fmt: skip
-    return SimpleNamespace(**plain | changes)
+    whole = maps.mean(0)
+    chosen = [maps[list(pair)].mean(0) - whole for pair in combinations(range(6), 2)]
+    squares = torch.stack(chosen).square().sum((-2, -1)).mean(0) / whole.square().sum((-2, -1))
+    rows = found.filter(pl.col("clusters") == 2)
+    assert rows["random_to_all"].to_list() == pytest.approx(squares.sqrt().tolist(), rel=1e-4)
 
 
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_a_layer_as_its_weights_and_the_values_that_they_mix():
-    layer = captured()
-    view = LayerView.of(layer, 7, 3)
-    T = layer.values.double().expand(2, -1, -1) @ layer.site.output_projection.double()
-    gram = T @ T.mT
-    assert view.key == "encoder.layer4"
-    assert_close(view.energy, gram / T.square().sum((-2, -1), keepdim=True), rtol=1e-5, atol=1e-7)
-    assert_close(view.column, T @ torch.linalg.pinv(T), rtol=1e-5, atol=1e-6)
-    assert_close(view.effective, layer.weights.double() @ view.column)
-    hidden = LayerView.of(captured(visible=torch.ones(3, 3, dtype=torch.bool).tril()), 7, 3)
-    assert not torch.allclose(hidden.effective, view.effective)
-    for changes, length, error, words in (
-        (
-            {},
-            4,
-            InputError,
-            r"encoder layer 4 has attention of torch.Size\(\[3, 3\]\) positions; a structure needs 4",
-        ),
-        (
-            {"weights": None},
-            3,
-            InputError,
-            "encoder layer 4 has attention of no positions; a structure needs 3",
-        ),
-        (
-            {"weights": torch.full((2, 3, 3), torch.nan)},
-            3,
-            NumericalError,
-            "text 7, encoder layer 4: weights or values",
-        ),
-        (
-            {"values": torch.full((1, 3, 2), torch.inf)},
-            3,
-            NumericalError,
-            "text 7, encoder layer 4: weights or values",
-        ),
-    ):
-        with pytest.raises(error, match=words):
-            LayerView.of(captured(**changes), 7, length)
+def test_a_decoder_keeps_its_mask():
+    found = structure(tiny("gpt2"), corpus(4), length=N, compared_pairs=4, perturbed=1)
+    assert found.table["kind"].unique().to_list() == ["decoder"]
+    for name in ("raw", "effective", "all_effective"):
+        assert float(found.matrices[f"decoder.layer0.{name}"][0].triu(1).abs().max()) == 0
+    assert found.texts["negative"].null_count() == len(found.texts)
+    assert len(found.pairs) == len(found.perturbations) == 0
 
 
-@pytest.mark.parametrize("threshold", [None, 0.05])
-def test_the_threshold_that_is_used_is_recorded(bundled, threshold):
-    texts = ["The ferry left the harbour before dawn.", "Nobody on the quay had paid for it."]
-    options = {"length": 6, "clusters": 1, "perturbed": 0, "compared_pairs": 0}
-    found = idl.structure(bundled, texts, threshold=threshold, **options)
-    recorded = found.provenance["settings"]
-    assert recorded["threshold"] == (threshold or 2 / 6)
+def test_memory_does_not_grow_with_the_number_of_texts():
+    def state_bytes(count):
+        settings = StructureSettings(length=N, clusters=2, pool=4, compared_pairs=2, perturbed=0)
+        study = StructureStudy(tiny(), corpus(count), settings)
+        for part in range(len(study.sizes())):
+            study.run(part)
+        return sum(tensor.nbytes for tensor in study.sums.values())
+
+    assert state_bytes(6) == state_bytes(40)
 
 
-def test_dimensions_are_noted_after_the_first_eight_texts_and_twice_a_doubling():
-    assert [texts for texts in range(1, 50) if _is_mark(texts)] == [
-        *range(1, 9),
-        12,
-        16,
-        24,
-        32,
-        48,
+LONG = "The ferry left before dawn, and nobody on the quay could say who had paid for it."
+
+
+def test_clipped_texts_have_one_length(bundled):
+    items = texts_of_length(bundled, [LONG, f"{LONG} {LONG}"], 12, "error")
+    assert [item.length for item in items] == [12, 12]
+    assert items[0].tokens["encoder"][0] == "[CLS]"
+    assert items[0].tokens["encoder"][-1] == "[SEP]"
+    assert special_positions(bundled, items) == [0, 11]
+
+
+def test_short_texts_are_named_or_skipped(bundled):
+    texts = [LONG, "Short.", LONG, "Also short."]
+    with pytest.raises(InputError, match="tokens"):
+        texts_of_length(bundled, texts, 12, "error")
+    assert len(texts_of_length(bundled, texts, 12, "skip")) == 2
+
+
+def test_one_text_is_not_enough(bundled):
+    with pytest.raises(InputError, match="texts"):
+        texts_of_length(bundled, [LONG], 12, "error")
+    with pytest.raises(InputError, match="texts"):
+        texts_of_length(bundled, ["a", "b"], 20, "skip")
+
+
+@pytest.fixture(scope="module")
+def written():
+    return by_hand()
+
+
+def sample(frame, *columns, **where):
+    return frame.filter(**where).select(columns).rows()
+
+
+def test_norms_and_moves_are_summed_up(written):
+    follows = {row["norm"]: row for row in written.correlations().iter_rows(named=True)}
+    assert list(follows) == [
+        "structure", "structure_effective", "one", "infinity", "frobenius", "output",
+    ]  # fmt: skip
+    # Within a head the changes are 1, 4, 4, 9 sixteenths; Frobenius is 1, 1, 2, 2 and the same within a size.
+    assert follows["frobenius"]["within_spearman"] == pytest.approx(0.5**0.5)
+    assert follows["frobenius"]["within_pearson"] == pytest.approx(8 / (4 * 33) ** 0.5)
+    assert follows["frobenius"]["same_size_spearman"] is None
+    assert follows["structure"]["within_pearson"] == pytest.approx(8 / (2 * 33) ** 0.5)
+    for name, sign in (("structure", 1), ("structure_effective", -1), ("output", 1)):
+        row = follows[name]
+        assert row["whole_spearman"] == row["same_size_spearman"] == pytest.approx(sign)
+        assert row["pooled_spearman"] == pytest.approx(sign)
+        assert row["pooled_pearson"] == pytest.approx(sign * 8 / (2 * 33) ** 0.5)
+    columns = ("share", "structure", "frobenius", "output", "hidden", "count")
+    assert sample(written.by_perturbation(), *columns) == [
+        (0.25, 1.5, 1.0, 3.0, 5 / 32, 4), (0.5, 2.5, 2.0, 5.0, 13 / 32, 4), (None, 3.5, 3.0, 7.0, 25 / 32, 4),
+    ]  # fmt: skip
+    assert drawn(written.charts()["norms"], "norm", "measure", "value")[:2] == [
+        ("‖·‖_S", "Within spearman", 1.0),
+        ("‖·‖_S, effective", "Within spearman", -1.0),
     ]

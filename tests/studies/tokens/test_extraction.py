@@ -2,13 +2,12 @@
 
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
 
 from helpers.zoo import build, example, ids
-from identilens.errors import InputError, NumericalError, OutputFolderError
+from identilens.errors import InputError, OutputFolderError
 from identilens.models import Lens
 from identilens.studies.items import read_items
 from identilens.studies.tokens import extraction
@@ -62,16 +61,6 @@ def test_of_an_encoder_decoder_the_encoder_is_read(tmp_path):
     assert_close(found.layers[:, 12:24], torch.stack(states)[:, 0], rtol=1e-4, atol=1e-5)
 
 
-def test_the_file_is_a_plain_array_that_is_mapped(tmp_path):
-    found = extract(Lens(build("bert")), TEXTS, tmp_path)
-    [folder] = tmp_path.iterdir()
-    [file] = folder.iterdir()
-    assert file.name == "states.npy"
-    np.testing.assert_array_equal(np.load(file, allow_pickle=False), found.layers.numpy())
-    found.layers[0, 0] = 7.0
-    assert not (np.load(file)[0, 0] == 7.0).all()
-
-
 def test_reused_while_model_and_texts_are_unchanged(tmp_path, monkeypatch):
     lens = Lens(build("bert"))
     first = extract(lens, TEXTS, tmp_path)
@@ -118,13 +107,3 @@ def test_what_cannot_be_extracted(tmp_path):
     (tmp_path / "file").write_text("precious")
     with pytest.raises(OutputFolderError, match="could not write"):
         extract(Lens(build("bert")), TEXTS, tmp_path / "file")
-
-
-def test_nan_names_the_text(tmp_path):
-    model = build("bert")
-    with torch.no_grad():
-        model.embeddings.word_embeddings.weight[TEXTS[4][0]] = torch.nan
-    first = next(index for index, text in enumerate(TEXTS) if TEXTS[4][0] in text)
-    with pytest.raises(NumericalError, match="infinite"):
-        extract(Lens(model), TEXTS[first:], tmp_path)
-    assert not list(tmp_path.rglob("states.npy"))

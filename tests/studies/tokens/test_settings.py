@@ -3,7 +3,7 @@
 import pytest
 
 from identilens.errors import InputError, SettingError
-from identilens.studies.tokens.cells import Cell, build_probe, cells, probe_kinds
+from identilens.studies.tokens.cells import Cell, cells, probe_kinds
 from identilens.studies.tokens.settings import TokenSettings
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -38,20 +38,6 @@ def test_ridge_has_no_cosine_form():
     ]
     with pytest.raises(InputError, match="distances"):
         chosen(probes=("ridge",), distances="cosine")
-
-
-def test_probes_are_built_with_the_settings():
-    settings = chosen(
-        learning_rates=0.01, batch_size=7, patience=3, max_epochs=5, hidden_units=9, seed=4
-    )
-    linear, mlp = (build_probe(name, "l2", settings) for name in ("linear", "mlp"))
-    course = {
-        "learning_rate": (0.01,), "batch_size": 7, "patience": 3, "max_epochs": 5, "seed": 4, "distance": "l2",
-    }  # fmt: skip
-    assert {name: getattr(linear, name) for name in course} == course
-    assert {name: getattr(mlp, name) for name in course} == course
-    assert mlp.hidden_units == 9
-    assert build_probe("naive", "cosine", settings).distance == "cosine"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import pytest
 import torch
 from polars.testing import assert_frame_equal
 
-from helpers.heads import seeded
 from helpers.zoo import build, ids
 from identilens.errors import InputError
 from identilens.measures.tokens import LinearProbe
@@ -18,9 +17,8 @@ from identilens.models import Lens
 from identilens.studies.items import read_items
 from identilens.studies.tokens import runner
 from identilens.studies.tokens.cells import build_probe
-from identilens.studies.tokens.extraction import HiddenStates, extract
+from identilens.studies.tokens.extraction import extract
 from identilens.studies.tokens.result import TokenIdentifiability
-from identilens.studies.tokens.runner import Part, remember, run_part
 from identilens.studies.tokens.settings import TokenSettings
 from identilens.studies.tokens.study import token_identifiability
 
@@ -43,19 +41,6 @@ def row(result, **where):
     found = result.table.filter(*(pl.col(name) == value for name, value in where.items()))
     assert len(found) == 1
     return found.row(0, named=True)
-
-
-def test_a_resumed_run_takes_the_rates_of_each_layer_that_it_has_found():
-    same = {
-        "checkpoint": "model", "probe": "linear", "distance": "cosine", "offset": 0, "share": 1.0,
-    }  # fmt: skip
-    rows = [
-        {**same, "layer_trained": layer, "layer_target": 0, "fold": fold, "learning_rate": rate}
-        for layer, fold, rate in ((1, 0, 0.01), (2, 0, 0.003), (2, 1, 0.5), (1, 0, None))
-    ]
-    rates = {}
-    remember(rates, pl.DataFrame(rows))
-    assert {key[3]: rate for key, rate in rates.items()} == {1: 0.01, 2: 0.003}
 
 
 def test_numbers_are_those_of_the_measures(lens, cache):
@@ -195,50 +180,12 @@ def test_neighbours_and_shares(lens, cache):
     assert share.table["train_rate"].is_null().equals(share.table["probe"] == "naive")
 
 
-def hand_made(layers):
-    """Runs the settings on given hidden states, without a model."""
-    ids = torch.arange(layers.shape[1])
-    states = HiddenStates(layers, tuple(LENGTHS), ids)
-
-    def run(kind, **options):
-        settings = TokenSettings(
-            learning_rates=(0.02,), max_epochs=60, hidden_units=64, batch_size=64, **options
-        )
-        split = split_sentences(40, folds=1)[0]
-        return run_part(
-            Part("model", *kind, split), states, settings, {}, torch.device("cpu"), print
-        )
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("probe", "distance"),
-    [("linear", "cosine"), ("linear", "l2"), ("mlp", "cosine"), ("mlp", "l2"), ("ridge", "l2")],
-)
-def test_exact_for_an_invertible_map_and_chance_for_random_states(probe, distance):
-    generator = seeded()
-    inputs = torch.randn(sum(LENGTHS), 8, generator=generator)
-    mixed = inputs @ (
-        torch.linalg.qr(torch.randn(8, 8, generator=generator))[0] * torch.linspace(0.5, 2, 8)
-    )
-    noise = torch.randn(inputs.shape, generator=generator)
-    table = hand_made(torch.stack([inputs, mixed, noise]))((probe, distance))
-    first, second = table.to_dicts()
-    assert first["rate"] == 1.0
-    assert first["token_rate"] == 1.0
-    spread = (second["chance"] * (1 - second["chance"]) / second["tokens"]) ** 0.5
-    assert abs(second["rate"] - second["chance"]) < 4 * spread
-    assert second["chance"] == pytest.approx(second["sentences"] / second["tokens"])
-
-
-def test_chunks_change_nothing(monkeypatch):
-    layers = torch.randn(2, sum(LENGTHS), 8, generator=seeded())
-    run = hand_made(layers + 0.5 * layers[:1])
-    for options in ({}, {"experiment": "neighbours", "offsets": (5,)}):
-        whole = run(("ridge", "l2"), **options)
+def test_chunks_change_nothing(lens, cache, monkeypatch):
+    ridge = {"probes": ("ridge",), "folds": 1, "states": cache}
+    for options in ({}, {"experiment": "neighbours", "offsets": (2,)}):
+        whole = token_identifiability(lens, TEXTS, **ridge, **options).table
         monkeypatch.setattr(runner, "CHUNK_TOKENS", 7)
-        assert_frame_equal(run(("ridge", "l2"), **options), whole)
+        assert_frame_equal(token_identifiability(lens, TEXTS, **ridge, **options).table, whole)
         monkeypatch.undo()
 
 
@@ -275,19 +222,3 @@ def test_a_checkpoint_to_compare_is_loaded_in_the_precision_of_the_model(tmp_pat
     assert_frame_equal(first, second)
     assert same.provenance["settings"]["compared"]["dtype"] == "float64"
     assert "compare_model" not in same.provenance["settings"]
-
-
-def test_means_and_their_errors(lens, cache):
-    result = token_identifiability(
-        lens, TEXTS, probes=("naive",), distances=("l2",), folds=4, states=cache
-    )
-    means = result.means().row(1, named=True)
-    rates = result.table.filter(pl.col("layer_tested") == 2)["rate"]
-    assert (means["folds"], means["rate"]) == (4, pytest.approx(rates.mean()))
-    assert means["rate_error"] == pytest.approx(rates.std() / 2)
-    assert means["tokens"] == result.table.filter(pl.col("layer_tested") == 2)["tokens"].sum()
-    assert "4 folds" in result.summary().text
-    single = token_identifiability(
-        lens, TEXTS, probes=("naive",), distances=("l2",), folds=1, states=cache
-    )
-    assert single.means()["rate_error"].to_list() == [None, None]

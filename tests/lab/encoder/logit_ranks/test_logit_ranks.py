@@ -1,12 +1,9 @@
 """Logit ranks of alternatives: the numbers, and how they are drawn."""
 
-import pytest
 import torch
 from polars.testing import assert_frame_equal
 
 import identilens as idl
-from helpers import zoo
-from helpers.charts import marks
 from identilens.models.reading import read_head
 
 TEXT = (
@@ -48,21 +45,3 @@ def test_logit_ranks_of_attention_that_underflows(bundled):
             query.copy_(kept)
     assert (table["original_rank"] <= 32).all()
     assert (table["highest_rank"] <= table["n_key"] - 1).all()
-
-
-def test_ranks_are_drawn_with_their_range_below_the_largest_possible(tmp_path):
-    lens = idl.Lens(zoo.build("bert"))
-    found = idl.lab.logit_ranks(
-        lens, [zoo.ids(16), zoo.ids(20, 1), zoo.ids(30, 2)], layers=0, heads=[0, 1], count=5
-    )
-    drawn = marks(found.charts()["logit_rank_by_length"])
-    table = found.table
-    spans = [(row["n_key"], row["lowest_rank"], row["highest_rank"]) for row in drawn["rule"][0]]
-    assert spans == table.select("n_key", "lowest_rank", "highest_rank").rows()
-    assert [row["mean_rank"] for row in drawn["point"][0]] == pytest.approx(
-        table["mean_rank"].to_list(), rel=1e-5
-    )
-    assert [row["label"] for row in drawn["rule"][1]] == [f"d_k = {table['d_k'][0]}"]
-    assert [path.name for path in found.save_figures(tmp_path, ["svg"])] == [
-        "logit_rank_by_length.svg"
-    ]
