@@ -33,7 +33,7 @@ LIMITS = {
     "nodes of cli": 7_220,
     "nodes of lab": 38_050,
     "nodes of reproduce": 11_770,
-    "nodes of tests": 267_910,
+    "nodes of tests": 224_140,
     "nodes of tools and benchmarks": 29_390,
     "lines of scripts, styles and templates": 2_440,
     "mean characters of a line of code": 40,
