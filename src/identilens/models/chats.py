@@ -3,9 +3,10 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from operator import index
 from typing import Any
 
@@ -99,10 +100,11 @@ class Chat:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a model reads of a conversation: token ids, and the segment of each."""
+    """What a model reads of a conversation: token ids, the segment of each, and words of segments of the answer."""
 
     ids: list[int]
     segments: list[str]
+    later: Mapping[str, str]
 
 
 def typed_chat(text: str) -> Any:
@@ -146,7 +148,8 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
     """Return what a model reads of a conversation, by the tokenizer's chat template if there are messages.
 
     Each token belongs to one segment, by most of its characters other than spaces: a message, one of the conversation's
-    segments, or `TEMPLATE`. Messages are named by their roles; the last one of the user is the question.
+    segments, or `TEMPLATE`. Messages are named by their roles; the last one of the user is the question. Words that are
+    not there are looked for in the answer: see `answer_segments`.
 
     Raises:
         InputError: Without a tokenizer that knows the place of each token, or a chat template for messages; for a
@@ -161,12 +164,15 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
     text, spans = chat.prompt, {named: [(0, len(chat.prompt))]}
     if chat.messages:
         text, spans = _templated(tokenizer, chat.messages, number)
-    letters = [TEMPLATE] * len(text)
+    letters, later = [TEMPLATE] * len(text), {}
     for name, found in spans.items():
         for start, end in found:
             letters[start:end] = [name] * (end - start)
     for name, place in chat.segments.items():
         where = f"conversation {number}, segment {name!r}"
+        if isinstance(place, str) and place not in text:
+            later[name] = place
+            continue
         start, end = _found(place, text, where) if isinstance(place, str) else place
         if not 0 <= start < end <= len(text):
             raise InputError(
@@ -184,17 +190,41 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
         return_offsets_mapping=True,
         verbose=False,
     )
-    segments = [
+    segments = _of_tokens(letters, text, read["offset_mapping"], TEMPLATE)
+    if not segments:
+        raise InputError(f"conversation {number} has no tokens: {text!r:.60}.")
+    return Prompt(list(read["input_ids"]), segments, later)
+
+
+def answer_segments(
+    tokenizer: Any, prompt: Prompt, answer: Sequence[int], number: int
+) -> list[str]:
+    """Return the segment of each token of an answer: one that the prompt does not have, or `SO_FAR`.
+
+    Raises:
+        InputError: For words that are not once in the answer either.
+    """
+    text = tokenizer.decode(answer)
+    letters = [SO_FAR] * len(text)
+    for name, words in prompt.later.items():
+        start, end = _found(words, text, f"conversation {number}, segment {name!r}")
+        letters[start:end] = [name] * (end - start)
+    ends = [len(tokenizer.decode(answer[:count])) for count in range(len(answer) + 1)]
+    return _of_tokens(letters, text, pairwise(ends), SO_FAR)
+
+
+def _of_tokens(
+    letters: Sequence[str], text: str, spans: Iterable[tuple[int, int]], otherwise: str
+) -> list[str]:
+    """Return the segment of each token, by most of its characters other than spaces."""
+    return [
         Counter(
             [letters[at] for at in range(start, end) if not text[at].isspace()]
             or letters[start:end]
-            or [TEMPLATE]
+            or [otherwise]
         ).most_common(1)[0][0]
-        for start, end in read["offset_mapping"]
+        for start, end in spans
     ]
-    if not segments:
-        raise InputError(f"conversation {number} has no tokens: {text!r:.60}.")
-    return Prompt(list(read["input_ids"]), segments)
 
 
 def _found(words: str, text: str, where: str) -> tuple[int, int]:
@@ -203,8 +233,8 @@ def _found(words: str, text: str, where: str) -> tuple[int, int]:
         start = text.index(words)
         return start, start + len(words)
     raise InputError(
-        f"{where}: expected a part of what the model reads; its words occur {text.count(words)} times "
-        f"there. Give words that occur once, or characters (120:480). The text begins with {text[:40]!r}."
+        f"{where}: expected a part of what the model reads, or of its answer; its words occur {text.count(words)} "
+        f"times there. Give words that occur once, or characters (120:480). The text begins with {text[:40]!r}."
     )
 
 

@@ -200,23 +200,15 @@ class TextStudy(LensStudy[S, R]):
         return [1] * len(self.items)
 
 
-class HeadStudy(LensStudy[S, R]):
-    """A study of the heads of texts."""
+class HeadStudy(TextStudy[S, R]):
+    """A study of the heads of texts: a head on a text is a part."""
 
     unit = "heads"
-    heads: TextHeads
-    _items: Items
 
     def __init__(self, lens: Lens, texts: Any, settings: S) -> None:
-        super().__init__(settings)
+        super().__init__(lens, texts, settings)
         options: Any = settings
-        items = read_items(lens, texts, options.max_length)
-        check_asked(items, getattr(settings, "queries", None))
-        self.heads, self._items = TextHeads.of(lens, items, options, options.kind), items
-
-    def identity(self) -> Identity:
-        """Return the model and the texts."""
-        return Identity(self.heads.lens.facts, self._items.digests)
+        self.heads = TextHeads.of(lens, self.items, options, options.kind)
 
     def sizes(self) -> Sequence[int]:
         """Return one head for each part."""

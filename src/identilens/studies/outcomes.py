@@ -17,7 +17,7 @@ from identilens.linalg import FLOAT32_EPS, HeadValues, ProjectedValues, SimplexS
 from identilens.linalg.simplex import joint_space
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_solver import RowSolver, row_and_space
-from identilens.models.chats import TEMPLATE
+from identilens.models.chats import SO_FAR, TEMPLATE
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import Handler
@@ -47,12 +47,6 @@ INFLUENTIAL = {"prediction": 0.1, "states": 0.3}
 """Share of the largest effect from which a head counts as influential, by outcome.
 
 Nats grow with the square of a small change of the output, the relative change of states with the change itself.
-"""
-
-PARKED, BRINGS = 0.5, 0.1
-"""A head parks its attention if the first share of it is on a key that adds less than the second share of the norms.
-
-A row does on a key whose share of the norms is to its weight less than the second is to the first.
 """
 
 ONLY_FEW = (
@@ -350,20 +344,25 @@ def without_segments(
     answer: Sequence[int],
     likely: Sequence[float],
 ) -> pl.DataFrame:
-    """Return the probability of each token of an answer where one segment of the text before it is taken out.
+    """Return the probability of each token of an answer where one segment is taken out.
 
-    ``segments`` are those of the text's tokens; the template stays, and the last token, which the answer follows.
-    ``likely`` are the probabilities where all stay.
+    ``segments`` are those of the text's tokens, and of the answer's if it has some: then the others' probabilities are
+    returned. The template stays, and the last token of the text. ``likely`` are the probabilities where all stay.
     """
-    count = len(answer)
-    token = {"token": range(count), "word": lens.reader.names(answer), "probability": likely}
+    whole, first = [*ids, *answer], len(ids)
+    segments = [*segments, *[SO_FAR] * (len(whole) - len(segments))]
+    tokens = {"token": range(len(answer)), "word": lens.reader.names(answer), "probability": likely}
     frames = [pl.DataFrame(schema=pl.Schema(WITHOUT))]
     for name in dict.fromkeys(segments):
-        kept = [segment != name for segment in segments[:-1]] + [True]
-        if name == TEMPLATE or all(kept):
+        kept = [segment != name for segment in segments]
+        kept[first - 1] = True
+        rest = kept[first:]
+        if name in (TEMPLATE, SO_FAR) or all(kept) or not any(rest):
             continue
-        left, _ = answer_likelihoods(lens, [*compress(ids, kept), *answer], count)
-        frames.append(pl.DataFrame({"text": text, "segment": name, **token, "without": left}))
+        left, _ = answer_likelihoods(lens, [*compress(whole, kept)], sum(rest))
+        token = pl.DataFrame(tokens).filter(rest)
+        named = {"text": pl.lit(text), "segment": pl.lit(name), "without": pl.Series(left)}
+        frames.append(token.with_columns(**named))
     return pl.concat(frames, how="diagonal_relaxed")
 
 

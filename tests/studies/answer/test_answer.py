@@ -13,6 +13,7 @@ from helpers.charts import leaves
 from helpers.chats import MESSAGES, answering
 from helpers.heads import doubles, seeded
 from helpers.written import answered
+from identilens.errors import InputError
 from identilens.measures.attention import functional_interval
 from identilens.models.chats import read_chats, read_prompt
 from identilens.models.interface import AttentionCall
@@ -302,6 +303,33 @@ def test_it_is_that_of_a_plain_run_without_the_segment(family):
         assert row["after"] / row["before"] == pytest.approx(ratios[least], rel=1e-3)
     changes = found.needs()["change"].to_list()
     assert changes == sorted(changes)
+
+
+def test_a_segment_of_the_answer_is_taken_out_of_it():
+    lens = idl.load("bundled-decoder")
+    chat = {
+        "prompt": "Snow fell on the harbour.",
+        "answer": " Nobody came. The ferry left.",
+        "segments": {"first": "Nobody came."},
+    }
+    found = idl.answer(lens, chat, bounded=4, tolerance=0)
+    answer = found.positions.drop_nulls("answer")
+    own = answer["segment"] == "first"
+    assert "".join(answer.filter(own)["token"]).strip() == "Nobody came."
+    ids = (
+        lens.tokenizer.encode(chat["prompt"]),
+        lens.tokenizer.encode(chat["answer"], add_special_tokens=False),
+    )
+    rest = [one for one, taken in zip(ids[1], own, strict=True) if not taken]
+    left = found.needed.filter(segment="first")
+    assert left["token"].to_list() == answer.filter(~own)["answer"].to_list()
+    assert left["without"].to_list() == pytest.approx(likely(lens, ids[0], rest), rel=1e-4)
+    assert (
+        "the rest of the answer" in found.summary().text or found.needs()["segment"][0] != "first"
+    )
+    assert "first" in found.segments()["segment"]
+    with pytest.raises(InputError, match="segment 'first'.*its words occur 0 times"):
+        idl.answer(lens, chat | {"segments": {"first": "Somebody"}})
 
 
 def test_messages_lose_their_text_and_keep_what_the_template_adds():

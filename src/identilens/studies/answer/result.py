@@ -33,14 +33,14 @@ _CONTENT = ~pl.col("segment").is_in([TEMPLATE, SO_FAR, SINK])
 """Segments that somebody wrote for the model to read."""
 
 _FINDING = """\
-Without {removed!r}, measured in the model, the answer to text {text} is {times:.3g} times less likely.
+Without {removed!r}, measured in the model, {rest} to text {text} is {times:.3g} times less likely.
 {value:.1%} of the attention of the answer's tokens is on {segment!r}.
 In every alternative with the same output of each head, {exactly}, it is between {lo:≥.1%} and \
 {hi:≤.1%}, by {rows:,} of {population:,} rows.
 """
 
 _TILES = """\
-{probability:.2g} → {without:.2g} | probability of the answer to text {text} without {removed!r}
+{probability:.2g} → {without:.2g} | probability of {rest} to text {text} without {removed!r}
 {value:.1%} | of the attention is on {segment!r}
 {lo:≥.1%} | is there in every alternative, by {rows:,} of {population:,} rows"""
 
@@ -56,7 +56,7 @@ class Answers(Result):
             are named, there are no differences. The columns are those of `identilens.certify`.
         positions: Every token of prompt and answer with its segment; of the answer also its number there, and its
             ``probability`` and ``rank`` in the pass (1 is the most likely).
-        needed: For every segment that can be taken out of the prompt and token of the answer: the probability of the
+        needed: For every segment that can be taken out and token of the answer besides it: the probability of the
             token ``without`` the segment, measured in the model.
 
     Examples:
@@ -152,10 +152,13 @@ class Answers(Result):
         first = ranked.row(-1, named=True)
         lost = self._lost().rename({"segment": "removed"})
         [most] = lost.head(1).to_dicts() or [{}]
+        written = [*self.positions.drop_nulls("answer")["segment"]]
+        rest = "the rest of the answer" if most.get("removed") in written else "the answer"
         return Finding.of(
             _FINDING,
             _TILES,
             **first | most,
+            rest=rest,
             exactly=exactness(first["tolerance"] or "0"),
         )
 

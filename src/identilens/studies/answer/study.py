@@ -9,7 +9,15 @@ from torch import Tensor
 
 from identilens.claims import segments_by_name
 from identilens.errors import InputError, UnsupportedModelError
-from identilens.models.chats import REST, SINK, SO_FAR, TEMPLATE, read_chats, read_prompt
+from identilens.models.chats import (
+    REST,
+    SINK,
+    SO_FAR,
+    TEMPLATE,
+    answer_segments,
+    read_chats,
+    read_prompt,
+)
 from identilens.models.explaining import explained
 from identilens.models.families import position_limit
 from identilens.models.heads import CapturedLayer
@@ -39,8 +47,8 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
     Args:
         lens: The model.
         chats: A prompt; a list of messages, each with ``role`` and ``content``; a mapping with ``prompt`` or
-            ``messages``, and ``answer`` (after a prompt with the space before it) and ``segments`` (by name: words,
-            or first character and the one after the last) if wanted; or a list of these.
+            ``messages``, and ``answer`` (after a prompt with the space before it) and ``segments`` (by name: words of
+            the prompt or the answer, or first character and the one after the last) if wanted; or a list of these.
 
     Raises:
         InputError: For conversations that cannot be used, messages for a tokenizer without a chat template, or more
@@ -110,15 +118,16 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         lens, settings, (prompt, given) = self.lens, self.settings, self.parts[part]
         answer = given or self._generated(prompt.ids)
         ids, first, count = [*prompt.ids, *answer], len(prompt.ids), len(answer)
-        segments, names = [*prompt.segments, *[SO_FAR] * count], lens.reader.names(ids)
+        own = answer_segments(lens.tokenizer, prompt, answer, part)
+        segments, names = [*prompt.segments, *own], lens.reader.names(ids)
         # Row t − 1, whose output predicts token t, is that of token t.
         queries = range(first - 1, len(ids) - 1)
         rows = [{"text": part, "query": query, "query_token": names[query]} for query in queries]
         frames = []
 
         def measure(call: AttentionCall) -> Tensor:
-            own = call.rows(queries)
-            layer = CapturedLayer.of(own, self._sites[call.index], *own.attend())
+            asked = call.rows(queries)
+            layer = CapturedLayer.of(asked, self._sites[call.index], *asked.attend())
             keys = [*segments, *[SINK] * layer.sink]
             claims = segments_by_name(keys, _UNNAMED)
             frames.append(
@@ -131,7 +140,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
 
         likely, ranks = answer_likelihoods(lens, ids, count, measure)
         self.tell("without each segment", settings.max_new_tokens)
-        removed = without_segments(lens, part, prompt.ids, prompt.segments, answer, likely)
+        removed = without_segments(lens, part, prompt.ids, segments, answer, likely)
         unknown = [None] * first
         positions = {
             "text": [part] * len(ids),

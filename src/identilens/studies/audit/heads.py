@@ -5,7 +5,7 @@ from typing import Any
 import polars as pl
 
 from identilens.studies.drawn import ALIKE
-from identilens.studies.outcomes import BRINGS, INFLUENTIAL, PARKED, RELATIVE_EFFECT
+from identilens.studies.outcomes import INFLUENTIAL, RELATIVE_EFFECT
 from identilens.studies.settings import UNITS
 
 MOSTLY = 0.5
@@ -164,15 +164,3 @@ def effect_numbers(heads: pl.DataFrame, effects: pl.DataFrame) -> dict[str, Any]
         "by": by if by == "removal" else "estimated to first order",
         "effect_texts": effects["text"].n_unique(),
     }
-
-
-def parked_numbers(heads: pl.DataFrame) -> dict[str, Any]:
-    """Return how many heads park their attention, and the means of how much, for what, and within which ends."""
-    parked = heads.drop_nulls("group").filter(
-        pl.col("sink_mass") >= PARKED,
-        pl.col("sink_norm_share") < BRINGS,
-        pl.col("relative_output") > 0,
-    )
-    names = ("sink_mass", "sink_weight", "sink_lo", "sink_hi", "sink_norm_share")
-    means = parked.select(pl.col(*names).mean().name.prefix("parked_")).row(0, named=True)
-    return {"parked": len(parked) or None, **means}

@@ -21,7 +21,6 @@ from identilens.studies.audit.heads import (
     effect_numbers,
     groups_table,
     heads_table,
-    parked_numbers,
     stacked_numbers,
 )
 from identilens.studies.audit.maps import (
@@ -78,9 +77,6 @@ The standard error of the mean certain mass over {error_units} is {error:.1%}.
 In {short} of {looked:map} looked at, no other weights give exactly this output: rows see at most {short_keys:key}, \
 few for the size of the head. Use longer texts, or see what is left of a row when its output may change by 1 % \
 (identilens certify --tolerance 1%; in Python tolerance=0.01).
-{parked:head} of all park their attention: {parked_sink_mass:.0%} of it is on one structural token, which brings \
-{parked_sink_norm_share:.0%} of what all keys add to the output, by vector length. In the sampled rows alternatives \
-with exactly the same output give it {parked_sink_lo:≥.1%} to {parked_sink_hi:≤.1%} (means).
 """
 _MAPS = """\
 Every map that was kept; of long texts, means over blocks of tokens. Click a row of a whole map to see how far each of \
@@ -352,7 +348,6 @@ class Audit(Result):
             kept=len(kept) if shown < len(kept) else None,
             shown=shown,
             **effect_numbers(heads, self.effects),
-            **parked_numbers(heads),
             **({} if self.provenance["model"].get("normed_heads") else stacked_numbers(table)),
             **self._scope(),
         )
