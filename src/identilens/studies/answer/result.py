@@ -24,8 +24,8 @@ _NEEDED, _CERTAIN = 2.0, 0.01
 """How many times less likely an answer is without a segment that it needs, and certain attention that is marked."""
 
 _FACTS = """\
-{value:.0%} of the attention,
-{lo:≥.0%} certain;
+{value:.0%} of the attention
+{lo:≥.0%} certain
 without it {times:.2g} times less likely
 """
 
@@ -193,6 +193,6 @@ class Answers(Result):
                 seen = needed or fact["lo"] is None or fact["lo"] >= _CERTAIN
                 colour = number % _SHOWN if seen else None
                 marks[name] = Mark(name, chr(ord("A") + number), colour, needed)
-                shares[name] = " ".join(said(_FACTS, fact))
+                shares[name] = ", ".join(said(_FACTS, fact))
             lines.append(marked_line(title.format(text), rows, marks, shares))
         return lines
