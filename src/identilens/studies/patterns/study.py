@@ -142,11 +142,13 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         asked = [{"row": query, "functional": one.words} for query in drawn for one in drawn[query]]
         scored = found.join(pl.DataFrame(asked), on=["row", "functional"], how="semi")
         of = ["layer", "head", "kind", "tolerance", pl.col("functional").alias("pattern")]
-        return scored.group_by(of, maintain_order=True).agg(
+        means = scored.group_by(of, maintain_order=True).agg(
             pl.len().cast(pl.Int64).alias("rows"),
             pl.col("value").mean().alias("score"),
             pl.col("lo", "hi").mean(),
         )
+        order = pl.Enum([one.name for one in self.tolerances])
+        return means.sort("head", pl.col("tolerance").cast(order), maintain_order=True)
 
 
 patterns = study_function(PatternStudy, "patterns")
