@@ -57,9 +57,6 @@ ENCODERS: dict[str, Callable[[], Any]] = {
     "mpnet": lambda: hf.MPNetModel(hf.MPNetConfig(**_BERT)),
     "roformer": lambda: hf.RoFormerModel(hf.RoFormerConfig(**_BERT, embedding_size=16)),
     "squeezebert": lambda: hf.SqueezeBertModel(hf.SqueezeBertConfig(**_BERT, **_SQUEEZE)),
-    "xlnet": lambda: hf.XLNetModel(
-        hf.XLNetConfig(vocab_size=VOCAB, d_model=32, n_layer=2, n_head=4, d_inner=48)
-    ),
     "xlm": lambda: hf.XLMModel(hf.XLMConfig(**_XLM)),
 }
 DECODERS: dict[str, Callable[[], Any]] = {

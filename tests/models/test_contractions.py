@@ -2,12 +2,10 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.testing import assert_close
 
 from helpers.heads import seeded
 from identilens.models.following.contractions import contraction
-from identilens.models.following.parameters import parameter_projection
 
 
 @pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
@@ -86,31 +84,3 @@ def test_sums_over_one_axis_are_products(form, listed):
 )  # fmt: skip
 def test_other_forms_are_no_products_of_two_matrices(name, args, result):
     assert contraction(name, args, {}, result) is None
-
-
-@pytest.mark.parametrize(
-    ("form", "given", "weight"),
-    [
-        ("bnhd,hdm->bnm", (2, 4, 3, 5), (3, 5, 6)), ("bnhd,mhd->bnm", (2, 4, 3, 5), (6, 3, 5)),
-        ("nd,dm->nm", (4, 5), (5, 6)), ("bnd, dmk -> bnmk", (2, 4, 5), (5, 6, 2)),
-    ],
-)  # fmt: skip
-def test_a_sum_with_a_parameter_is_a_linear_map(form, given, weight):
-    given, weight = drawn(*given), nn.Parameter(drawn(*weight))
-    projection, joined = parameter_projection("einsum", (form, given, weight))
-    expected = torch.einsum(form, given, weight)
-    assert_close(projection(joined), expected.flatten(joined.ndim - 1))
-
-
-@pytest.mark.parametrize(
-    ("name", "args"),
-    [
-        ("matmul", (LEFT, nn.Parameter(RIGHT))), ("einsum", ("bnk,kd->bnd", LEFT, RIGHT[0])),
-        ("einsum", ("bnk,bkd->bnd", LEFT, nn.Parameter(RIGHT))),
-        ("einsum", ("bnk,kd->bdn", LEFT, nn.Parameter(RIGHT[0]))),
-        ("einsum", ("bnk,k->bn", LEFT, nn.Parameter(RIGHT[0, :, 0]))),
-        ("einsum", ("bnk,d->bnkd", LEFT, nn.Parameter(RIGHT[0, 0]))), ("einsum", ("bnk->bn", LEFT)),
-    ],
-)  # fmt: skip
-def test_other_sums_are_no_projections(name, args):
-    assert parameter_projection(name, args) is None

@@ -18,7 +18,7 @@ from identilens.models.outputs import deviation
 
 TEXTS = sorted(ENCODERS | DECODERS)
 BIASED = {"bloom", "deberta", "deberta_v2", "falcon_alibi", "funnel", "layoutlmv3", "mpnet", "mpt", "sam", "swinv2",
-          "vitdet", "wavlm", "xlnet"}  # fmt: skip
+          "vitdet", "wavlm"}  # fmt: skip
 MOVED = {"codegen", "gptj", "layoutlmv3"}
 """Families that call transformers' attention interface since its release 5.24."""
 

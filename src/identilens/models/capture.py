@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
-from identilens.models.following import ParameterProjection, capturing
+from identilens.models.following import capturing
 from identilens.models.gates import Inputs, read_with, scale_of
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
@@ -165,11 +165,9 @@ def intercepting(
 
         return handler(replace(call, gating=gate))
 
-    linear = (site.projection for site in sites)
-    parameters = [one for one in linear if isinstance(one, ParameterProjection)]
     gated = [body.get_submodule(name) for name in {site.name for site in sites if site.gated}]
     with (
         hooked(gated, enter),
-        capturing(model, answer if gated else handler, routes_of(sites), parameters, whole=True),
+        capturing(model, answer if gated else handler, routes_of(sites), whole=True),
     ):
         yield

@@ -45,14 +45,14 @@ class Lens:
     """A transformer and its tokenizer, with access to its internals; the model itself is never changed.
 
     Args:
-        model: Any transformers model, also with a peft adapter.
+        model: Any transformers model.
         tokenizer: Needed for text, but not for token ids and prepared batches.
         image_processor: Needed for images, but not for batches with pixel_values.
         feature_extractor: Needed for recordings, but not for batches of features.
         name: Name of the model in results; its own name or path by default.
 
     Raises:
-        InputError: For a model that is not of transformers.
+        InputError: For a model that is not of transformers, or in a wrapper of peft.
 
     Examples:
         >>> import identilens as idl

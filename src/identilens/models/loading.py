@@ -27,12 +27,11 @@ from identilens.errors import (
 )
 from identilens.models.bundled import resolved
 from identilens.models.lens import Lens
-from identilens.models.offloading import on_disk
 
 Precision = Literal["float32", "float16", "bfloat16", "float64"]
 Dtype = Literal["auto", Precision]
 
-_MAPS = ("auto", "balanced", "balanced_low_0", "sequential", "disk")
+_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 """Ways to choose where the parts of a model are kept."""
 
 _NAMED = 8
@@ -60,9 +59,8 @@ def load(
         dtype: Precision of the loaded model; ``"auto"`` is the precision of the checkpoint.
         device: Device of the model. Default: CUDA if it is available, else the CPU.
         device_map: Where parameters are kept, in place of ``device``: ``"auto"`` fills the devices, then the memory,
-            then reads the rest from disk as it is needed; ``"disk"`` reads every layer from the checkpoint each time it
-            runs, for models larger than memory; or a mapping of modules, as in transformers. What is read as it is
-            needed has no derivative: `mixing` and certificates of predictions refuse it.
+            then reads the rest from disk as it is needed; or a mapping of modules, as in transformers. What is read as
+            it is needed has no derivative: `mixing` and certificates of predictions refuse it.
         quantization: Quantises the weights, such as ``transformers.TorchAoConfig(...)``; a quantised checkpoint needs
             none. Output projections that round their inputs are refused, unless the model computes in half precision.
         attn_implementation: As in transformers. Default: the choice of transformers.
@@ -146,8 +144,7 @@ def _loaded(
     # A quantised model stays where it was loaded.
     placed = device_map or "quantization_config" in {**more, **config.to_dict()}
     if placed:
-        kept = on_disk(kind, config) if device_map == "disk" else device_map
-        options["device_map"] = kept or {"": device}
+        options["device_map"] = device_map or {"": device}
     network: Any = _from_checkpoint(model, kind, options)
     (network if placed else network.to(device)).eval()
     processors: list[Any] = []

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from identilens.models.affine import MATCH
-from identilens.models.following import Meeting, ParameterProjection, capturing
+from identilens.models.following import Meeting, capturing
 from identilens.models.interface import AttentionCall, evaluation_mode, without_cache
 from identilens.models.threads import hooked
 
@@ -29,7 +29,7 @@ def adds_up(
     Outputs that are no numbers say nothing, and are refused by the proof.
     """
     layer = meeting.layer
-    if isinstance(projection, ParameterProjection) or projection in {*meeting.module.modules()}:
+    if projection in {*meeting.module.modules()}:
         block = meeting.module
         run = partial(_again, meeting.module, meeting.inputs)
         same = [one for one in meetings if one.inputs[1] is meeting.inputs[1]]
@@ -101,10 +101,9 @@ def _passage(
         meeting = meetings[call.index]
         return mixed.clone() if meeting is changed else meeting.call.run()
 
-    parameters = [projection] if isinstance(projection, ParameterProjection) else []
     norms = [one for one in block.modules() if "Norm" in type(one).__name__]
     with (
-        capturing(model, answer, routes, parameters),
+        capturing(model, answer, routes),
         hooked(norms, leave),
         hooked([projection], after=project),
         hooked([ends] if ends else [], after=leave),

@@ -1,6 +1,5 @@
 """Attention that a model computes by itself: found in a forward pass, and turned into calls of the interface."""
 
-from identilens.models.following.parameters import ParameterProjection as ParameterProjection
 from identilens.models.following.routes import Route as Route
 from identilens.models.following.routes import capturing as capturing
 from identilens.models.following.watching import Candidate as Candidate

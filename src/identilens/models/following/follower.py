@@ -1,8 +1,9 @@
 """Following attention that a model computes by itself: softmax, product with the values, output projection."""
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
@@ -11,10 +12,8 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from identilens.errors import UnsupportedModelError
-from identilens.models.following.contractions import NAMES, Contraction, contraction, matrix_product
+from identilens.models.following.contractions import NAMES, Contraction, contraction
 from identilens.models.following.hiding import hidden_by
-from identilens.models.following.parameters import ParameterProjection, parameter_projection
 
 R = TypeVar("R")
 
@@ -146,8 +145,7 @@ class Follower(TorchFunctionMode):
     """While it is active, passes each product of softmax weights and values to ``answer``.
 
     The result of ``answer`` replaces the product; with None the product stays as the model computed it. ``origin``
-    gives the module of each softmax. ``projecting`` is called for output projections that are parameters;
-    ``projections`` are the modules for those that are already known.
+    gives the module of each softmax.
 
     Attributes:
         count: Number of products of weights and values so far.
@@ -160,15 +158,16 @@ class Follower(TorchFunctionMode):
         model: nn.Module,
         answer: Callable[[Mixture], Tensor | None],
         origin: Callable[[], Any] = lambda: None,
-        projecting: Callable[[nn.Module, Tensor], None] = lambda _module, _joined: None,
-        projections: Iterable[ParameterProjection] = (),
     ) -> None:
         super().__init__()
         linear = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
-        known: dict[int, nn.Module] = {id(layer.weight): layer for layer in linear}
-        known |= {id(projection.parameter): projection for projection in projections}
-        self._answer, self._origin, self._projecting = answer, origin, projecting
-        self._projections = known
+        by_weight = {id(layer.weight): layer for layer in linear}
+        # Functions of torch whose steps are out of sight.
+        self._steps: dict[str, Callable] = {
+            "multi_head_attention_forward": partial(multi_head_attention, by_weight),
+            "scaled_dot_product_attention": attention_in_steps,
+        }
+        self._answer, self._origin = answer, origin
         self._tracks = WeakIdKeyDictionary()
         self._unmixed: dict[int, Any] = {}
         self._softmaxes = self.count = 0
@@ -216,19 +215,14 @@ class Follower(TorchFunctionMode):
         name = _name(func)
         if self._paused:
             return func(*args, **kwargs)
-        if name == "multi_head_attention_forward":
+        if name in self._steps:
             with self:
-                return multi_head_attention(self._projections, *args, **kwargs)
+                return self._steps[name](*args, **kwargs)
         result = func(*args, **kwargs)
         if name.endswith("softmax"):
             self.normalised.add(self._origin())
         if name in _RANKED:
             self.ranking.add(self._origin())
-        if name == "scaled_dot_product_attention":
-            logits, scores, product = _written_out(*args, **kwargs)
-            return self._mix(product, self._softmax(logits, scores), result)
-        if (projected := self._projected(name, args)) is not None:
-            return projected
         if name in NAMES and (product := contraction(name, args, kwargs, result)) is not None:
             origin = self._origin()
             if origin is not None and any(
@@ -248,19 +242,6 @@ class Follower(TorchFunctionMode):
             return result
         self._note(name, func, args, kwargs, result)
         return result
-
-    def _projected(self, name: str, args: tuple) -> Tensor | None:
-        """Apply a parameter that is an output projection as a module, and report it."""
-        track = (
-            self._tracks.get(args[1]) if name == "einsum" and isinstance(args[1], Tensor) else None
-        )
-        if not isinstance(track, Mixed) or (found := parameter_projection(name, args)) is None:
-            return None
-        module, joined = found
-        module = self._projections.setdefault(id(module.parameter), module)
-        self._tracks[joined] = track.moved(torch.flatten, joined.ndim - 1)
-        self._projecting(module, joined)
-        return module(joined)
 
     def _softmax(self, logits: Tensor, scores: Scores | None) -> Weights:
         number = self._softmaxes
@@ -368,89 +349,44 @@ def _scaled(scores: Scores, name: str, args: tuple, followed: Tensor) -> Scores 
     return replace(scores, factor=scores.factor * other if name == "mul" else scores.factor / other)
 
 
-def _written_out(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+def attention_in_steps(
+    query: Float[Tensor, "*lead query d_k"],
+    key: Float[Tensor, "*grouped key d_k"],
+    value: Float[Tensor, "*grouped key d_v"],
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> tuple[Float[Tensor, "*lead query key"], Scores, Contraction]:
-    """Return the logits of fused attention, their scores, and the product of weights and values."""
+) -> Float[Tensor, "*lead query d_v"]:
+    """Return the output of torch's fused attention, by operations that can be followed."""
+    exact = torch.promote_types(query.dtype, torch.float32)
     if query.ndim > 3:
-        key, value = (
-            one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value)
-        )
-    factor = query.shape[-1] ** -0.5 if scale is None else scale
-    logits = query @ key.mT * factor
-    scores = Scores(matrix_product(query, key.mT, logits.ndim), factor)
-    masks = [torch.ones_like(logits, dtype=torch.bool).tril()] if is_causal else []
-    for mask in masks if attn_mask is None else [*masks, attn_mask]:
-        term = torch.where(mask, 0.0, -torch.inf) if mask.dtype == torch.bool else mask
-        logits = logits + term
-        scores = scores.masked(hidden_by("add", (term,), {}, logits, logits))
-    return logits, scores, matrix_product(logits, value, logits.ndim)
-
-
-_SIGNATURE = inspect.signature(nn.functional.multi_head_attention_forward)
+        group = query.shape[-3] // key.shape[-3]
+        key, value = (one.repeat_interleave(group, -3) for one in (key, value))
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    logits = query.to(exact) @ key.to(exact).mT * scale
+    if is_causal:
+        attn_mask = torch.ones_like(logits, dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        logits = logits.masked_fill(~attn_mask, torch.finfo(exact).min)
+    elif attn_mask is not None:
+        logits = logits + attn_mask
+    return logits.softmax(-1).to(value.dtype) @ value
 
 
 def multi_head_attention(
-    projections: Mapping[int, nn.Module], *args: Any, **kwargs: Any
+    linear: Mapping[int, nn.Module], query: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the output of ``torch.nn.functional.multi_head_attention_forward``, step by step, without weights.
+    """Run torch's function of that name with each of its steps in sight.
 
-    The output projection is called as a module if ``projections`` has one for its weight, by id.
-
-    Raises:
-        UnsupportedModelError: If keys or values have additional positions appended.
+    The output projection is called as a module, one of ``linear`` layers by the ids of their weights.
     """
-    given = _SIGNATURE.bind(*args, **kwargs)
-    given.apply_defaults()
-    arguments = given.arguments
-    if (
-        arguments["bias_k"] is not None
-        or arguments["add_zero_attn"]
-        or arguments["static_k"] is not None
-    ):
-        raise UnsupportedModelError(
-            "torch's MultiheadAttention appends keys of its own (bias_k, add_zero_attn)."
-        )
-    queries, keys, values = (
-        part.unflatten(-1, (arguments["num_heads"], -1)).permute(1, 2, 0, 3)
-        for part in _queries_keys_values(arguments)
-    )
-    logits = (queries @ keys.mT) * queries.shape[-1] ** -0.5
-    mask, padding = arguments["attn_mask"], arguments["key_padding_mask"]
-    if mask is not None and mask.ndim == 3:
-        mask = mask.unflatten(0, (len(logits), -1))
-    if padding is not None:
-        padding = padding[:, None, None]
-    for one in (mask, padding):
-        if one is not None:
-            hides = one.dtype == torch.bool
-            logits = logits.masked_fill(one, -torch.inf) if hides else logits + one
-    joined = (torch.softmax(logits, -1) @ values).permute(2, 0, 1, 3).flatten(2)
-    weight, bias = arguments["out_proj_weight"], arguments["out_proj_bias"]
-    module = projections.get(id(weight))
-    output = nn.functional.linear(joined, weight, bias) if module is None else module(joined)
-    return output if arguments["query"].ndim == 3 else output.squeeze(1), None
+    texts = query.shape[1] if query.ndim == 3 else 1
 
+    def project(joined: Tensor, weight: Tensor, _bias: Tensor | None) -> Tensor:
+        return linear[id(weight)](joined.unflatten(0, (-1, texts))).flatten(0, 1)
 
-def _queries_keys_values(arguments: dict[str, Any]) -> list[Tensor]:
-    biases = [None] * 3 if arguments["in_proj_bias"] is None else arguments["in_proj_bias"].chunk(3)
-    names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
-    separate = arguments["use_separate_proj_weight"]
-    weights = (
-        [arguments[name] for name in names] if separate else arguments["in_proj_weight"].chunk(3)
-    )
-    inputs = [
-        arguments[name] if arguments[name].ndim == 3 else arguments[name][:, None]
-        for name in ("query", "key", "value")
-    ]
-    return [
-        nn.functional.linear(one, weight, bias)
-        for one, weight, bias in zip(inputs, weights, biases, strict=True)
-    ]
+    own: Any = nn.functional.multi_head_attention_forward
+    names = {**vars(nn.functional), "has_torch_function": lambda _: False, "linear": project}
+    return FunctionType(own.__code__, names, argdefs=own.__defaults__)(query, *args, **kwargs)

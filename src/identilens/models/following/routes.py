@@ -1,6 +1,6 @@
 """Turns attention that was followed into calls like those of the attention interface."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,7 +14,6 @@ from identilens.errors import UnsupportedModelError
 from identilens.linalg import FLOAT32_EPS
 from identilens.models.eager import eager_attention_forward
 from identilens.models.following.follower import Follower, Mixed, Mixture, Scores, replay
-from identilens.models.following.parameters import ParameterProjection
 from identilens.models.interface import AttentionCall, Handler, intercept, next_call
 
 _ROUNDINGS = 4
@@ -218,7 +217,6 @@ def capturing(
     model: PreTrainedModel,
     handler: Handler,
     routes: Mapping[int, Route],
-    projections: Iterable[ParameterProjection] = (),
     *,
     whole: bool = False,
 ) -> Iterator[None]:
@@ -235,7 +233,7 @@ def capturing(
     def answer(mixture: Mixture) -> Tensor | None:
         return routes[mixture.number].answer(mixture) if mixture.number in routes else None
 
-    follower = Follower(model, answer, projections=projections)
+    follower = Follower(model, answer)
     with intercept(model, follower.undisturbed(handler)), follower:
         yield
     expected = max(route.total for route in routes.values())

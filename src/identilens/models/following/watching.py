@@ -34,6 +34,7 @@ _LOST = {
     "own), so that row i of a map has an output projection of its own that cannot be read",
     "cat": "puts them beside something else (features of convolutions, or windows or pictures of which each is a call "
     "of its own: one picture of one window can be read) before projecting",
+    "einsum": "multiplies them by a parameter of its own, which is no layer that can be read",
     "setitem": "writes them among something else (attention of a few queries among means of the values)",
     "split": "shares their rows out among experts, each with a projection of its own, so that a head has no single one",
     "linear": "projects them along another axis than that of the heads' outputs (attention between channels), or by a "
@@ -153,12 +154,7 @@ class Watch:
         self.meetings: list[Meeting] = []
         self.entered: set[nn.Module] = set()
         self._given: dict[nn.Module, tuple[tuple, dict]] = {}
-        self.follower = Follower(
-            model,
-            self.mixing,
-            lambda: self._current,
-            lambda one, given: self.projecting(one, (given,), {}),
-        )
+        self.follower = Follower(model, self.mixing, lambda: self._current)
         self._current: nn.Module | None = None
         self._first = 0
         self._pending: Tensor | None = None
