@@ -28,7 +28,9 @@ def test_the_output_is_that_of_torch(bias, separate, masked):
         module.out_proj.weight, module.out_proj.bias,
     )  # fmt: skip
     options = {"attn_mask": mask, "use_separate_proj_weight": separate, **apart}
-    found, weights = multi_head_attention({id(module.out_proj.weight): module.out_proj}, *arguments, **options)
+    found, weights = multi_head_attention(
+        {id(module.out_proj.weight): module.out_proj}, *arguments, **options
+    )
     expected, expected_weights = nn.functional.multi_head_attention_forward(*arguments, **options)
     assert_close(found, expected)
     assert_close(weights, expected_weights)

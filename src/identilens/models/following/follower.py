@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from identilens.models.following.contractions import NAMES, Contraction, contraction
-from identilens.models.following.hiding import hidden_by
+from identilens.models.following.contractions import NAMES, Contraction, View, contraction
 
 R = TypeVar("R")
 
@@ -49,20 +48,15 @@ _SPELLINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Move:
-    """A change of a tensor's axes, which can be applied to other tensors."""
-
-    function: Callable[..., Tensor]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+Moves = tuple[View, ...]
+"""Changes of a tensor's axes, which can be applied to other tensors."""
 
 
-def replay(tensor: Tensor, moves: Sequence[Move]) -> Tensor:
+def replay(tensor: Tensor, moves: Moves) -> Tensor:
     """Return a tensor after moves that were recorded on another tensor of its shape."""
     for move in moves:
         # The model may have made a copy in between, so a view there may need a contiguous copy here.
-        tensor = move.function(tensor.contiguous(), *move.args, **move.kwargs)
+        tensor = move(tensor.contiguous())
     return tensor
 
 
@@ -75,7 +69,7 @@ class Scores:
 
     product: Contraction
     factor: float | Tensor
-    moves: tuple[Move, ...] = ()
+    moves: Moves = ()
     masks: tuple[tuple[Tensor, int], ...] = ()
 
     @property
@@ -98,7 +92,7 @@ class Weights:
     number: int
     logits: Tensor
     scores: Scores | None
-    moves: tuple[Move, ...] = ()
+    moves: Moves = ()
 
 
 @dataclass(eq=False)
@@ -122,7 +116,7 @@ class Mixture(Outputs):
     product: Contraction
     logits: Tensor
     scores: Scores | None
-    moves: tuple[Move, ...]
+    moves: Moves
     result: Tensor
 
 
@@ -131,11 +125,7 @@ class Mixed:
     """Head outputs on their way to the output projection."""
 
     outputs: Outputs
-    moves: tuple[Move, ...] = ()
-
-    def moved(self, function: Callable[..., Tensor], *args: Any) -> "Mixed":
-        """Return the outputs after one more change of their axes."""
-        return replace(self, moves=(*self.moves, Move(function, args, {})))
+    moves: Moves = ()
 
 
 Track = Scores | Weights | Mixed
@@ -232,32 +222,23 @@ class Follower(TorchFunctionMode):
             tracks = [self._tracks.get(one) for one in (product.first, product.second)]
             for track, turned in zip(tracks, (product, product.turned), strict=True):
                 if isinstance(track, Weights):
-                    return self._mix(turned, track, result)
+                    mixture = Mixture(
+                        self.count, turned, track.logits, track.scores, track.moves, result
+                    )
+                    self.count += 1
+                    self._unmixed.pop(track.number, None)
+                    answer = self._answer(mixture)
+                    result = result if answer is None else answer
+                    self._tracks[result] = Mixed(mixture)
+                    return result
                 if isinstance(track, Mixed):
                     track.outputs.changed = "a product"
             scores = Scores(product, product.factor)
             if name == "baddbmm":
-                scores = scores.masked(hidden_by("add", args[:1], {}, result, result))
+                scores = scores.masked(_hidden("add", args[:1], {}, result, result))
             self._tracks[result] = scores
             return result
         self._note(name, func, args, kwargs, result)
-        return result
-
-    def _softmax(self, logits: Tensor, scores: Scores | None) -> Weights:
-        number = self._softmaxes
-        self._unmixed[number] = self._origin()
-        self._softmaxes += 1
-        return Weights(number, logits, scores)
-
-    def _mix(self, product: Contraction, weights: Weights, result: Tensor) -> Tensor:
-        mixture = Mixture(
-            self.count, product, weights.logits, weights.scores, weights.moves, result
-        )
-        self.count += 1
-        self._unmixed.pop(weights.number, None)
-        answer = self._answer(mixture)
-        result = result if answer is None else answer
-        self._tracks[result] = Mixed(mixture)
         return result
 
     def _note(
@@ -270,7 +251,9 @@ class Follower(TorchFunctionMode):
         axis = kwargs.get("dim", *args[1:2])
         if name == "softmax" and axis in (-1, args[0].ndim - 1):
             scores = track if isinstance(track, Scores) else None
-            tracks[result] = self._softmax(args[0], scores)
+            self._unmixed[self._softmaxes] = self._origin()
+            tracks[result] = Weights(self._softmaxes, args[0], scores)
+            self._softmaxes += 1
             return
         if track is None or followed is None:
             return
@@ -319,34 +302,48 @@ def _after(
     if name in _SAME:
         return track
     if name in _SHAPES:
-        return (
-            replace(track, moves=(*track.moves, Move(func, args[1:], kwargs)))
-            if followed is args[0]
-            else None
-        )
+        if followed is not args[0]:
+            return None
+        return replace(track, moves=(*track.moves, lambda one: func(one, *args[1:], **kwargs)))
     if isinstance(track, Mixed) or result.shape != followed.shape:
         return None
     if isinstance(track, Weights):
         return track if name in _MASKS else None
     if name not in _TERMS:
         return None
-    if name in ("mul", "div"):
-        return _scaled(track, name, args, followed)
-    return track.masked(hidden_by(name, args, kwargs, followed, result))
-
-
-def _scaled(scores: Scores, name: str, args: tuple, followed: Tensor) -> Scores | None:
-    """Return scores times a number, or a number per row. A factor per entry counts as a mask, which is checked."""
+    if name not in ("mul", "div"):
+        return track.masked(_hidden(name, args, kwargs, followed, result))
+    # A number, or a number per row. A factor per entry counts as a mask, which is checked.
     others = [one for one in args if one is not followed]
     if len(others) != 1 or (name == "div" and followed is not args[0]):
         return None
     other = others[0]
     if isinstance(other, Tensor) and other.numel() > 1:
         if other.shape[-1] > 1:
-            return scores
-        if scores.moves or scores.product.order != tuple(range(followed.ndim)):
+            return track
+        if track.moves or track.product.order != tuple(range(followed.ndim)):
             return None
-    return replace(scores, factor=scores.factor * other if name == "mul" else scores.factor / other)
+    return replace(track, factor=track.factor * other if name == "mul" else track.factor / other)
+
+
+_HIDDEN = 9000.0
+"""A term this far below zero is a mask; masks in use add -10,000 or less."""
+
+
+def _hidden(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], logits: Tensor, result: Tensor
+) -> Bool[Tensor, "..."] | None:
+    """Return the entries that one operation on logits hides, in the shape of its result; None if it hides none."""
+    first, *more = [one for one in (*args, *kwargs.values()) if one is not logits] or [None]
+    hidden = None
+    if name == "masked_fill":
+        hidden = first if float(more[0]) <= -_HIDDEN else None
+    elif name == "where":
+        replaced = ~first if args[1] is logits else first
+        hidden = replaced & (torch.as_tensor(more[0], device=logits.device) <= -_HIDDEN)
+    elif name in ("add", "sub", "min", "minimum") and isinstance(first, Tensor):
+        hidden = (-first if name == "sub" else first) <= -_HIDDEN
+    return hidden.expand(result.shape) if hidden is not None and bool(hidden.any()) else None
 
 
 def attention_in_steps(
@@ -364,8 +361,8 @@ def attention_in_steps(
     if query.ndim > 3:
         group = query.shape[-3] // key.shape[-3]
         key, value = (one.repeat_interleave(group, -3) for one in (key, value))
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
-    logits = query.to(exact) @ key.to(exact).mT * scale
+    factor = query.shape[-1] ** -0.5 if scale is None else scale
+    logits = query.to(exact) @ key.to(exact).mT * factor
     if is_causal:
         attn_mask = torch.ones_like(logits, dtype=torch.bool).tril()
     if attn_mask is not None and attn_mask.dtype == torch.bool:

@@ -217,7 +217,8 @@ class Watch:
             if meeting.mixture is not mixed.outputs or any(found) or not [*module.parameters()]:
                 continue
             if is_pointwise(module):
-                given, mixed = given.mT, mixed.moved(torch.transpose, -1, -2)
+                given = given.mT
+                mixed = replace(mixed, moves=(*mixed.moves, lambda one: one.mT))
             meeting.candidates.append(Candidate(module, given, mixed=mixed))
 
     def _projecting_pending(self, module: nn.Module, given: Tensor, pending: Tensor) -> None:
