@@ -79,7 +79,7 @@ class LayerBatch(Layer):
         """Yield the rows of all heads."""
         for rows in self.projector.steps(self.n_query):
             outputs, weights = map(
-                torch.cat, zip(*(call.attend(rows) for call in self.calls), strict=True)
+                torch.cat, zip(*(call.rows(rows).attend() for call in self.calls), strict=True)
             )
             if weights.dtype in HALF:
                 weights = self._recomputed(rows, weights)
@@ -127,13 +127,13 @@ class LayerBatch(Layer):
         self, rows: slice, weights: Float[Tensor, "text head row key"]
     ) -> Float[Tensor, "text head row key"]:
         """Return the weights of models in half precision, computed again from Q and K where that is possible."""
-        call = self.calls[0]
-        query = torch.cat([one.query[:, :, rows] for one in self.calls])
-        keys = torch.cat([one.key for one in self.calls])
+        calls = [call.rows(rows) for call in self.calls]
+        call = calls[0]
+        query, keys = torch.cat([one.query for one in calls]), torch.cat([one.key for one in calls])
         keys = keys.repeat_interleave(self.heads // keys.shape[1], 1)
-        visible = call.visible(rows)
+        visible = call.visible()
         visible = None if visible is None else visible[:1, None]
-        bias: Any = [one.bias(rows) for one in self.calls]
+        bias: Any = [one.bias() for one in calls]
         added = None
         if bias[0] is not None:
             added = torch.cat([one.expand(len(self.texts), -1, -1, -1) for one in bias])

@@ -166,7 +166,8 @@ class Proof:
     def _check(self, call: AttentionCall) -> None:
         self._check_layout(call)
         own, rows = call.run(), self._checked_rows(call)
-        output, weights = call.attend(rows)
+        part = call.rows(rows)
+        output, weights = part.attend()
         shape = (len(self.items), call.query.shape[1], len(rows), call.key.shape[2])
         if weights is None or weights.shape != shape or own[:, rows].shape != output.shape:
             remark = (
@@ -177,7 +178,7 @@ class Proof:
         reference = output
         if call.own is not call.eager and call.query.dtype in HALF:
             with Exact(torch.float32):
-                reference = call.attend(rows)[0]
+                reference = part.attend()[0]
         for text in range(len(self.items)):
             kept, columns = self.lengths.of(text, self.sites[call.index].kind, call)
             places = [row for row in rows if row < kept]
@@ -243,7 +244,7 @@ class Proof:
         name = "rows sum to 1, or to 1 less a sink"
         self._note(name, max(over, -least), self.noise, f"smallest sum {float(sums.min()):.3f}")
         seen = torch.ones_like(weights[0], dtype=torch.bool)
-        if (visible := call.visible(places)) is not None:
+        if (visible := call.rows(places).visible()) is not None:
             seen = visible[text].clone()
         seen[:, columns:] = False
         self._note(

@@ -117,7 +117,7 @@ def _check_rows(rows: Rows, site: Site, head: int, call: AttentionCall) -> None:
         raise NumericalError(
             f"{where}: the weights to put in have NaN or infinite entries; give finite ones."
         )
-    if (seen := call.visible(list(rows.queries))) is not None:
+    if (seen := call.rows(rows.queries).visible()) is not None:
         hidden = rows.weights.to(seen.device).masked_fill(seen[0], 0.0)
         if bool((hidden != 0).any()):
             raise InputError(
