@@ -23,6 +23,7 @@ from identilens.models.following import (
     Route,
     Watch,
     capturing,
+    routes_among,
     watched,
 )
 from identilens.models.gates import gated_candidates
@@ -408,9 +409,7 @@ def mixes_otherwise(model: PreTrainedModel, run: LayerRun, meetings: Sequence[Me
             return True
     with evaluation_mode(model):
         held = [meeting.call.run() for meeting in meetings]
-    routes = {
-        one.mixture.number - run.first: one.route for one in meetings if one.mixture and one.route
-    }
+    routes = routes_among(meetings)
     given = without_cache(run.inputs)
     states = _states(given)
     if states is None:

@@ -1,7 +1,7 @@
 """Observation of one forward pass: attention by the interface or by the model itself, and its output projections."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -283,6 +283,12 @@ def watched(
             "model of another family (`identilens selfcheck --list`)."
         )
     return watch
+
+
+def routes_among(meetings: Sequence[Meeting]) -> dict[int, Route]:
+    """Return the routes of some attentions by the numbers of their products, from the first of them on."""
+    followed = [(one.mixture.number, one.route) for one in meetings if one.mixture]
+    return {number - followed[0][0]: route for number, route in followed if route}
 
 
 def is_attention(module: nn.Module) -> bool:
