@@ -14,8 +14,7 @@ from identilens.models.layout import (
     _positions,
     chosen_heads,
     find_site,
-    layers_with_mixers,
-    layers_without_attention,
+    other_layers,
 )
 from identilens.models.outputs import _own
 from identilens.models.sequences import sides
@@ -85,8 +84,7 @@ def test_heads_are_chosen_in_the_order_of_the_calls():
 def test_layers_without_attention_or_with_more_are_named():
     model = nn.Module()
     model.layers = nn.ModuleList([nn.Linear(1, 1), nn.ReLU(), nn.Tanh()])
-    assert layers_without_attention(model, SITES) == ("layers.1 (ReLU)",)
-    assert layers_with_mixers(model, SITES) == ("layers.2 (Tanh)",)
+    assert other_layers(model, SITES) == (("layers.1 (ReLU)",), ("layers.2 (Tanh)",))
 
 
 def test_the_axes_of_positions():

@@ -15,13 +15,11 @@ from identilens.errors import InputError, UnsupportedModelError
 from identilens.linalg import HALF
 from identilens.linalg.factor import stored_rank
 from identilens.models.affine import constant, is_linear, linear_weight
-from identilens.models.families import WORKS
 from identilens.models.following import (
     LayerRun,
     Meeting,
     Place,
     Route,
-    Watch,
     capturing,
     routes_among,
     watched,
@@ -131,7 +129,6 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> Sites:
     """
     names = {module: name for name, module in model.named_modules()}
     watch = watched(model, _members(model), forward)
-    _refuse_bypass(model, watch)
     if model.dtype in HALF and any(meeting.chooses for meeting in watch.meetings):
         raise UnsupportedModelError(
             f"{type(model).__name__} chooses the keys of each query by rank, and in half precision a rounding chooses "
@@ -217,24 +214,21 @@ def layer_at(model: nn.Module, place: Place) -> nn.Module:
     return [*model.get_submodule(path).children()][number]
 
 
-def layers_without_attention(model: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
-    """Return the layers without attention in lists that also have layers with attention, by path and class."""
-    places = {site.place for site in sites if site.place is not None}
-    return tuple(
-        f"{path}.{number} ({type(layer).__name__})"
-        for path in dict.fromkeys(path for path, _ in sorted(places))
-        for number, layer in enumerate(model.get_submodule(path).children())
-        if (path, number) not in places
-    )
-
-
-def layers_with_mixers(model: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
-    """Return the layers that mix positions by more than attention, by path and class."""
-    places = dict.fromkeys(site.place for site in sites if site.place is not None and site.mixer)
-    return tuple(
-        f"{path}.{number} ({type(layer_at(model, (path, number))).__name__})"
-        for path, number in places
-    )
+def other_layers(
+    model: nn.Module, sites: Sequence[Site]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return layers without attention beside layers with it, and those that mix positions by more, by path and class."""
+    attention = {site.place for site in sites if site.place is not None}
+    mixers = {site.place for site in sites if site.mixer}
+    bare, mixing = [], []
+    for path in dict.fromkeys(path for path, _ in sorted(attention)):
+        for number, layer in enumerate(model.get_submodule(path).children()):
+            name = f"{path}.{number} ({type(layer).__name__})"
+            if (path, number) not in attention:
+                bare.append(name)
+            elif (path, number) in mixers:
+                mixing.append(name)
+    return tuple(bare), tuple(mixing)
 
 
 def _members(model: nn.Module) -> dict[nn.Module, Place]:
@@ -280,7 +274,11 @@ def find_site(sites: Sites, layer: int, head: int, kind: Kind | None = None) -> 
     Raises:
         InputError: If the model has no such head, or several kinds of attention and none is given.
     """
-    kind = one_kind(sites, kind)
+    kind, *more = kinds = _kinds(sites, kind)
+    if more:
+        raise InputError(
+            f"the model has {', '.join(kinds)} attention; say which with kind=... (--kind)."
+        )
     indices = {site.layer: index for index, site in enumerate(sites) if site.kind == kind}
     if layer not in indices:
         raise InputError(
@@ -306,27 +304,12 @@ def chosen_heads(
         InputError: If the model lacks one of them.
     """
     for one in _kinds(sites, kind):
-        for layer in (
-            layers if layers is not None else [site.layer for site in sites if site.kind == one]
-        ):
+        every = [site.layer for site in sites if site.kind == one]
+        for layer in every if layers is None else layers:
             site = sites[find_site(sites, layer, 0, one)]
-            for head in heads if heads is not None else range(site.heads):
+            for head in range(site.heads) if heads is None else heads:
                 find_site(sites, layer, head, one)
                 yield site, head
-
-
-def one_kind(sites: Sites, kind: Kind | None) -> Kind:
-    """Return a kind of attention that the model has: the one that is named, or its only one.
-
-    Raises:
-        InputError: If the model has no such kind, or several kinds and none is named.
-    """
-    kinds = _kinds(sites, kind)
-    if len(kinds) > 1:
-        raise InputError(
-            f"the model has {', '.join(kinds)} attention; say which with kind=... (--kind)."
-        )
-    return kinds[0]
 
 
 def _kinds(sites: Sites, kind: Kind | None) -> list[Kind]:
@@ -370,23 +353,6 @@ def _same_bias(blank: AttentionCall, call: AttentionCall) -> bool:
     apart = (one - other) * call.mask
     apart = (apart - apart.sum(-1, keepdim=True) / call.mask.sum(-1, keepdim=True)) * call.mask
     return float(apart.abs().max()) <= SUM_ERROR * (1 + float(other.abs().max()))
-
-
-def _refuse_bypass(model: PreTrainedModel, watch: Watch) -> None:
-    called = {meeting.module for meeting in watch.meetings}
-    # Linear attention takes no softmax and multiplies no distributions: such a layer has no attention in this sense.
-    own = watch.follower.normalised & watch.entered if watch.meetings else watch.entered
-    silent = sorted({type(module).__name__ for module in own - called})
-    name = f"{type(model).__name__} ({model.config.model_type}) cannot be audited"
-    if silent:
-        raise UnsupportedModelError(
-            f"{name}: {', '.join(silent)} does its own attention: it neither calls transformers' attention interface "
-            f"nor multiplies a softmax over keys with values; {WORKS}"
-        )
-    if not watch.meetings:
-        raise UnsupportedModelError(
-            f"{name}: it ran no attention (a softmax over keys times values); {WORKS}"
-        )
 
 
 _PUSH = 4.0

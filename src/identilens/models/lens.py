@@ -26,8 +26,7 @@ from identilens.models.interface import AttentionCall, Handler, configured, eval
 from identilens.models.layout import (
     Sites,
     discover,
-    layers_with_mixers,
-    layers_without_attention,
+    other_layers,
     routes_of,
 )
 from identilens.models.offloading import device_of, refuse_without_values
@@ -162,12 +161,12 @@ class Lens:
     @property
     def other_layers(self) -> tuple[str, ...]:
         """Layers without attention beside layers with it (state spaces, convolutions); known after `sites`."""
-        return layers_without_attention(self.body, self._sites or ())
+        return other_layers(self.body, self._sites or ())[0]
 
     @property
     def mixing_layers(self) -> tuple[str, ...]:
         """Layers that mix positions by more than attention (a state space or convolution beside it), after `sites`."""
-        return layers_with_mixers(self.body, self._sites or ())
+        return other_layers(self.body, self._sites or ())[1]
 
     @property
     def capture_way(self) -> Literal["interface", "followed"] | None:

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from identilens.errors import NumericalError, UnsupportedModelError
 from identilens.models.affine import is_basic, is_pointwise
+from identilens.models.families import WORKS
 from identilens.models.following.follower import (
     Follower,
     Mixed,
@@ -251,7 +252,8 @@ def watched(
     """Return the observations of one forward pass.
 
     Raises:
-        UnsupportedModelError: If the outputs of heads could not be followed to a linear map.
+        UnsupportedModelError: If the model has no attention, or the outputs of heads could not be followed to a linear
+            map.
         NumericalError: If the attention output has NaN or infinite entries.
     """
     watch = Watch(model, members)
@@ -281,6 +283,20 @@ def watched(
             f"{type(module).__name__} takes a softmax and does not multiply it with one matrix of values (weights in "
             "bands, blocks or hashes, or no product), so that a part of its attention would be missing. Choose a "
             "model of another family (`identilens selfcheck --list`)."
+        )
+    called = {meeting.module for meeting in watch.meetings}
+    # Linear attention takes no softmax and multiplies no distributions: such a layer has no attention in this sense.
+    own = watch.follower.normalised & watch.entered if called else watch.entered
+    silent = sorted({type(module).__name__ for module in own - called})
+    why = "it ran no attention (a softmax over keys times values)"
+    if silent:
+        why = (
+            f"{', '.join(silent)} does its own attention: it neither calls transformers' attention interface nor "
+            "multiplies a softmax over keys with values"
+        )
+    if silent or not called:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} ({model.config.model_type}) cannot be audited: {why}; {WORKS}"
         )
     return watch
 
