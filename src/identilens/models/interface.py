@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -285,26 +285,25 @@ def _chosen(
 ) -> Callable[..., Any]:
     """Return the attention function that transformers chooses, or during a capture what passes its calls on."""
     own = _choose(interface, attn_implementation, default)
-    return own if _calls.get() is None else partial(_intercepted, own, default)
 
+    def passed_on(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **arguments: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        # Attention over what earlier layers gave at one position is a part of the residual stream.
+        if _calls.get() is None or type(module).__name__.endswith("AttentionResidual"):
+            return own(module, query, key, value, attention_mask, **arguments)
+        handler, index = next_call()
+        call = AttentionCall(
+            index, module, query, key, value, attention_mask, arguments, own, default
+        )
+        return handler(call), None
 
-def _intercepted(
-    own: Attend,
-    eager: Attend,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    **arguments: Any,
-) -> tuple[Tensor, Tensor | None]:
-    # Attention over what earlier layers gave at one position is a part of the residual stream.
-    if _calls.get() is None or type(module).__name__.endswith("AttentionResidual"):
-        return own(module, query, key, value, attention_mask, **arguments)
-    handler, index = next_call()
-    return handler(
-        AttentionCall(index, module, query, key, value, attention_mask, arguments, own, eager)
-    ), None
+    return own if _calls.get() is None else passed_on
 
 
 def next_call() -> tuple[Handler, int]:

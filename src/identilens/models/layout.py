@@ -208,16 +208,24 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
     )
 
 
-def layer_at(model: nn.Module, place: Place) -> nn.Module:
-    """Return a layer by the path of its list and its number there."""
-    path, number = place
+def layer_of(model: nn.Module, site: Site) -> nn.Module:
+    """Return the layer that contains a site.
+
+    Raises:
+        UnsupportedModelError: If the attention is in no list of layers.
+    """
+    if site.place is None:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} does not have its layers in a list (attention found at {site.name})."
+        )
+    path, number = site.place
     return [*model.get_submodule(path).children()][number]
 
 
 def other_layers(
     model: nn.Module, sites: Sequence[Site]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return layers without attention beside layers with it, and those that mix positions by more, by path and class."""
+    """Return layers without attention beside layers with it, and those that mix by more, by path and class."""
     attention = {site.place for site in sites if site.place is not None}
     mixers = {site.place for site in sites if site.mixer}
     bare, mixing = [], []

@@ -18,7 +18,7 @@ from identilens.models.capture import no_states
 from identilens.models.explaining import derivable
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler, configured
-from identilens.models.layout import layer_at
+from identilens.models.layout import layer_of
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind, names_at
 from identilens.models.threads import first_input, hooked
@@ -77,12 +77,7 @@ class HiddenMap:
         self._seq2seq = bool(lens.model.config.is_encoder_decoder)
         site = next(site for site in lens.sites(item) if not self._seq2seq or site.kind == source)
         self._own: Kind = source if self._seq2seq else site.kind
-        if site.place is None:
-            raise UnsupportedModelError(
-                f"{type(self._body).__name__} does not have its layers in a list (attention found at {site.name}), so "
-                "the input of the first layer cannot be found."
-            )
-        self._module = layer_at(self._body, site.place)
+        self._module = layer_of(self._body, site)
         self.source: Source = source
         found: list[Any] = []
 

@@ -92,15 +92,6 @@ def put_rows(
     Raises:
         InputError: As `Substitution`, and NumericalError.
     """
-    _check_rows(rows, site, head, call)
-    values = call.value[text, head // (site.heads // call.value.shape[1])]
-    # Mixed in double precision, so that the given weights are not rounded.
-    mixed = rows.weights.to(values.device, torch.float64) @ values.double()
-    output[text, list(rows.queries), head] = mixed.type_as(output)
-
-
-def _check_rows(rows: Rows, site: Site, head: int, call: AttentionCall) -> None:
-    """Raise for weights that cannot be put into a head: another shape, NaN, or weight on a hidden key."""
     where = f"{site.kind} layer {site.layer}, head {head}"
     queries, keys = call.query.shape[2], call.key.shape[2]
     expected = (len(rows.queries), keys)
@@ -124,6 +115,10 @@ def _check_rows(rows: Rows, site: Site, head: int, call: AttentionCall) -> None:
                 f"{where}: the weights to put in use keys that the model hides from these queries (largest "
                 f"{float(hidden.abs().max()):.3g}). Set them to zero."
             )
+    values = call.value[text, head // (site.heads // call.value.shape[1])]
+    # Mixed in double precision, so that the given weights are not rounded.
+    mixed = rows.weights.to(values.device, torch.float64) @ values.double()
+    output[text, list(rows.queries), head] = mixed.type_as(output)
 
 
 def text_losses(

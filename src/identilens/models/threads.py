@@ -102,6 +102,11 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 """Fields of a module that are changed in place when one of its parts is replaced."""
 
 
+def _fields(owner: Any) -> dict[str, Any]:
+    """Return what can change in a module, a configuration, or a dictionary of parts."""
+    return owner if isinstance(owner, dict) else vars(owner)
+
+
 @contextmanager
 def restored(model: nn.Module) -> Iterator[None]:
     """Restore attributes, parts and configurations of a model at the end of the context, if it changed them.
@@ -109,29 +114,20 @@ def restored(model: nn.Module) -> Iterator[None]:
     Some models switch their attention for good on a short text, or store frequencies of positions of a long one.
     Private attributes stay: torch and transformers mark there that a model has hooks, which stay, too.
     """
-    before = [(owner, dict(fields)) for owner, fields in _fields(model)]
+    modules = [vars(module) for module in model.modules()]
+    configs = {id(fields.get("config")): fields.get("config") for fields in modules}
+    owners = [*model.modules(), *(one for one in configs.values() if hasattr(one, "__dict__"))]
+    owners += [fields[name] for fields in modules for name in _PARTS]
+    before = [(owner, {**_fields(owner)}) for owner in owners]
     try:
         yield
     finally:
         for owner, own in before:
-            is_parts = isinstance(owner, dict)
-            fields = owner if is_parts else vars(owner)
+            fields = _fields(owner)
             for name in {**own, **fields}:
                 changed = fields.get(name) is not own.get(name) and not _held.has(owner, name)
-                if changed and (is_parts or not name.startswith("_")):
+                if changed and (fields is owner or not name.startswith("_")):
                     if name in own:
                         fields[name] = own[name]
                     else:
                         del fields[name]
-
-
-def _fields(model: nn.Module) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Yield everything with fields in a model, and the fields: modules, their parts, and configurations."""
-    configs = {}
-    for module in model.modules():
-        fields = vars(module)
-        yield module, fields
-        yield from ((fields[name], fields[name]) for name in _PARTS)
-        if hasattr(config := fields.get("config"), "__dict__"):
-            configs[id(config)] = config
-    yield from ((config, vars(config)) for config in configs.values())

@@ -1,7 +1,7 @@
 """Products of two tensors (matmul, bmm, baddbmm, einsum) in one form: left [lead, n, k] times right [lead, k, d]."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -79,15 +79,8 @@ def contraction(
         or min(one.ndim for one in operands) < 2
     ):
         return None
-    return replace(
-        matrix_product(operands[0], operands[1], result.ndim),
-        factor=float(kwargs.get("alpha", 1.0)),
-    )
-
-
-def matrix_product(left: Tensor, right: Tensor, axes: int) -> Contraction:
-    """Return the product left times right, with this number of axes."""
-    return Contraction(left, right, _same, _same, tuple(range(axes)))
+    factor = float(kwargs.get("alpha", 1.0))
+    return Contraction(operands[0], operands[1], _same, _same, tuple(range(result.ndim)), factor)
 
 
 def _same(tensor: Tensor) -> Tensor:
