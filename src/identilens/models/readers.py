@@ -42,11 +42,7 @@ def adds_up(
     norms = [one for one in block.modules() if "Norm" in type(one).__name__]
 
     def passage(mixed: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return what the projection gives and what leaves the block, whose heads mix what is given.
-
-        Attention of others stays as it was. The block ends earlier where its output is normalised, as after a residual
-        connection. None if nothing leaves: the layer itself projects, and normalises nothing afterwards.
-        """
+        """Return what the projection gives and what leaves the block before its norm, if anything leaves it."""
         projected: list[Tensor] = []
         left: list[Tensor] = []
 
@@ -78,6 +74,7 @@ def adds_up(
     drawn = 4 * torch.randn(own.shape, generator=torch.Generator().manual_seed(1)).to(own)
     before, after = passage(own), passage(drawn)
     if before is None or after is None:
+        # The layer itself projects, and normalises nothing afterwards.
         return True
     # The block may put positions in another order.
     given, left = (
