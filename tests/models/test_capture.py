@@ -194,4 +194,4 @@ def test_learnt_keys_beside_those_of_the_tokens_leave_attention_causal(seen, kin
         eager_attention_forward,
         eager_attention_forward,
     )
-    assert Meeting(nn.Identity(), False, ((), {}), None, given=call).kind == kind
+    assert Meeting(nn.Identity(), False, ((), {}), None, call=call).kind == kind

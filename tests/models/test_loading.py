@@ -61,7 +61,7 @@ def changed(folder, **fields):
 @pytest.mark.parametrize(
     ("family", "fields", "named"),
     [
-        ("bert", {"num_hidden_layers": 1}, r"encoder\.layer\.1\.attention.* and 8 more"),
+        ("bert", {"num_hidden_layers": 1}, r"encoder\.layer\.1\.attention.*"),
         ("llama", {"num_hidden_layers": 1}, r"model\.layers\.1\.input_layernorm"),
         ("gpt2", {"n_layer": 1}, r"transformer\.h\.1\.attn"),
         ("t5", {"num_decoder_layers": 1}, r"decoder\.block\.1\.layer\.0"),

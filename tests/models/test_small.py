@@ -18,7 +18,7 @@ from identilens.models.layout import (
 )
 from identilens.models.outputs import _own
 from identilens.models.sequences import sides
-from identilens.models.threads import _Held, attribute
+from identilens.models.threads import _BEFORE, attribute
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
@@ -112,15 +112,16 @@ def test_a_change_counts_at_other_positions_and_above_rounding():
 
 
 def test_attributes_are_restored_by_the_last_who_needs_them():
-    held, owner = _Held(), SimpleNamespace(mode="first")
-    held.take(owner, "mode", "second")
-    held.take(owner, "mode", "third")
+    owner = SimpleNamespace(mode="first")
+    first, second = (attribute([owner], "mode", value) for value in ("second", "third"))
+    first.__enter__()
+    second.__enter__()
     assert owner.mode == "third"
-    held.leave(owner, "mode")
+    first.__exit__(None, None, None)
     assert owner.mode == "third"
-    held.leave(owner, "mode")
+    second.__exit__(None, None, None)
     assert owner.mode == "first"
-    assert held._before == {}
+    assert _BEFORE == {}
     other = SimpleNamespace(mode="a")
     with attribute([owner, other], "mode", "set"):
         assert (owner.mode, other.mode) == ("set", "set")

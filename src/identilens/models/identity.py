@@ -71,14 +71,10 @@ def unwrapped(model: nn.Module) -> PreTrainedModel:
         InputError: For any other object.
     """
     model = getattr(model, "_orig_mod", model)
-    if hasattr(model, "get_base_model"):
-        raise InputError(
-            f"expected a transformers model; got {type(model).__name__} of peft. Merge its adapter into the model "
-            "(merge_and_unload), or give the model inside (get_base_model), which computes with adapters of layers."
-        )
     if not isinstance(model, PreTrainedModel):
         raise InputError(
-            f"expected a transformers model; got {type(model).__name__}. Load one with identilens.load."
+            f"expected a transformers model; got {type(model).__name__}. Load one with identilens.load. "
+            "Of peft's wrapper, merge the adapter (merge_and_unload), or give get_base_model()."
         )
     return model
 

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, Cache, PreTrainedModel
 from identilens.errors import UnsupportedModelError
 from identilens.linalg.memory import blocks
 from identilens.models.offloading import device_of
-from identilens.models.threads import attribute, restored
+from identilens.models.threads import attribute, configurations, restored
 
 Attend = Callable[..., tuple[Tensor, Tensor]]
 """Attention function of transformers' interface: returns output (batch, n, heads, d_v) and weights or None."""
@@ -73,7 +73,7 @@ class AttentionCall:
     def rows(self, queries: slice | Sequence[int]) -> "AttentionCall":
         """Return the call for some query rows only, with their mask."""
         rows = queries if isinstance(queries, slice) else list(queries)
-        return replace(self._part(slice(None), rows, slice(None)), mask=self._mask_rows(rows))
+        return replace(self._part(slice(None), rows, slice(None)), mask=self.mask_of(rows))
 
     def _part(
         self, texts: slice | list[int], rows: slice | list[int], keys: slice
@@ -111,7 +111,7 @@ class AttentionCall:
 
     def bias(self) -> Float[Tensor, "batch heads queries keys"] | None:
         """Return what is added to the logits and hides no key: position bias, the finite part of a mask."""
-        given, mask = self.arguments.get("position_bias"), self._mask_rows()
+        given, mask = self.arguments.get("position_bias"), self.mask_of()
         if mask is None or mask.dtype == torch.bool:
             return given
         finite = mask.masked_fill(~seen_keys(mask), 0.0)
@@ -125,7 +125,7 @@ class AttentionCall:
         Raises:
             UnsupportedModelError: If heads of one layer see different keys.
         """
-        mask = self._mask_rows()
+        mask = self.mask_of()
         if mask is None:
             return None
         seen = seen_keys(mask)
@@ -141,7 +141,7 @@ class AttentionCall:
 
         They are computed by the family's eager attention.
         """
-        query, arguments, mask = self.query, self.arguments, self._mask_rows()
+        query, arguments, mask = self.query, self.arguments, self.mask_of()
         # Families compute the softmax in float32, where the least number of float64 is minus infinity.
         least = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
         if mask is not None and mask.dtype == torch.bool:
@@ -198,7 +198,8 @@ class AttentionCall:
     def _repeated(self, groups: Float[Tensor, "batch group key d"]) -> Tensor:
         return groups.repeat_interleave(self.query.shape[1] // groups.shape[1], 1)
 
-    def _mask_rows(self, rows: slice | list[int] = slice(None)) -> Tensor | None:
+    def mask_of(self, rows: slice | list[int] = slice(None)) -> Tensor | None:
+        """Return the mask of rows over the keys, also where the call has none and is causal."""
         if self.mask is not None:
             mask = self.mask[..., : self.key.shape[-2]]
             return mask[:, :, rows] if mask.shape[-2] > 1 else mask
@@ -252,11 +253,7 @@ def answered(handler: Handler) -> Iterator[None]:
 @contextmanager
 def configured(model: nn.Module, name: str, value: Any) -> Iterator[None]:
     """Set an attribute in every configuration of the model's modules that has it, inside the context."""
-    modules = [vars(module) for module in model.modules()]
-    # Some modules have a mapping of that name.
-    configs = {id(fields.get("config")): fields.get("config") for fields in modules}
-    owners = [one for one in configs.values() if name in getattr(one, "__dict__", ())]
-    with attribute(owners, name, value):
+    with attribute([one for one in configurations(model) if name in vars(one)], name, value):
         yield
 
 

@@ -50,8 +50,7 @@ class Site:
         added: Whether head outputs are added before they are projected. Otherwise they are concatenated.
         place: The list of layers that contains the attention, and its number there; None outside of lists.
         positions_first: Whether the input of the projection has the axis of positions before the axis of texts.
-        number: Number of the product of weights and values, if the model computes attention by itself.
-        route: Layout of the axes of that product.
+        route: Layout of the product of weights and values, if the model computes attention by itself.
         gated: Whether head outputs are multiplied with a gate, a factor of their row, before they are projected.
         normed: Whether they are normalised before that. Such a norm counts as a gate, with the length as it is.
         mixer: Whether its layer mixes positions by more than attention (a state space or a convolution beside it).
@@ -67,7 +66,6 @@ class Site:
     added: bool = False
     place: Place | None = None
     positions_first: bool = False
-    number: int | None = None
     route: Route | None = None
     chooses: bool = False
     mixer: bool = False
@@ -153,18 +151,14 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> Sites:
 
 def routes_of(sites: Sequence[Site]) -> dict[int, Route]:
     """Return the routes of attention that the model computes by itself, by the numbers of its products."""
-    return {
-        site.number: site.route
-        for site in sites
-        if site.number is not None and site.route is not None
-    }
+    return {site.route.number: site.route for site in sites if site.route is not None}
 
 
 def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Site:
     module = meeting.module
     linear = (one for one in meeting.candidates if is_linear(one.module, one.inputs))
     found, normed = next(linear, None), False
-    gated = found is None and meeting.given is not None
+    gated = found is None and meeting.mixture is None
     if gated:
         with intercept(model, AttentionCall.run), torch.no_grad():
             passed = gated_candidates(meeting.call, meeting.inputs)
@@ -181,13 +175,21 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
         raise UnsupportedModelError(
             f"{type(module).__name__} changes the attention output before it is projected: {why}"
         )
-    call, mixture = meeting.call, meeting.mixture
+    call = meeting.call
     routes = {} if meeting.route is None else {meeting.order: meeting.route}
     blank = _blank(model, module, routes, *meeting.inputs)
     bias, route = blank.value[0, :, 0].clone(), meeting.route
-    if route is not None and route.biased and not _same_bias(blank, call):
-        route = replace(route, fixed=False)
-    number = None if mixture is None else mixture.number
+    if route is not None and route.biased:
+        mask: Any = call.mask
+        one, other = (made.arguments["position_bias"] for made in (blank, call))
+        # Biases are fixed if they are those of no input up to a constant per row.
+        fixed = one.shape == other.shape
+        if fixed:
+            apart = (one - other) * mask
+            mean = apart.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)
+            size = float(((apart - mean) * mask).abs().max())
+            fixed = size <= SUM_ERROR * (1 + float(other.abs().max()))
+        route = replace(route, fixed=fixed)
     heads = call.query.shape[1]
     first = found.inputs.ndim == 3 and found.inputs.shape[:2] == (call.query.shape[2], 1) != (1, 1)
     return Site(
@@ -200,7 +202,6 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
         found.added,
         meeting.place,
         first,
-        number,
         route,
         meeting.chooses,
         gated=gated,
@@ -353,16 +354,6 @@ def _blank(
     return found[0]
 
 
-def _same_bias(blank: AttentionCall, call: AttentionCall) -> bool:
-    """Whether position biases are equal up to a constant per row."""
-    one, other = (made.arguments["position_bias"] for made in (blank, call))
-    if one.shape != other.shape or call.mask is None:
-        return False
-    apart = (one - other) * call.mask
-    apart = (apart - apart.sum(-1, keepdim=True) / call.mask.sum(-1, keepdim=True)) * call.mask
-    return float(apart.abs().max()) <= SUM_ERROR * (1 + float(other.abs().max()))
-
-
 _PUSH = 4.0
 """How far one position is moved, in standard deviations of the layer's input."""
 _ROUNDINGS = 8
@@ -386,10 +377,7 @@ def mixes_otherwise(model: PreTrainedModel, run: LayerRun, meetings: Sequence[Me
     routes = routes_among(meetings)
     given = without_cache(run.inputs)
     states = _states(given)
-    if states is None:
-        return False
-    axes = _positions(states, meetings[0].call)
-    if not axes:
+    if states is None or not (axes := _positions(states, meetings[0].call)):
         return False
     values: list[Tensor] = []
 

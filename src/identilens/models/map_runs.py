@@ -35,10 +35,9 @@ class MapRuns:
         self._lens, self._item, self._head, self._batch = lens, item, head, batch
         sites = lens.sites(item)
         self._site = find_site(sites, *head.address)
-        self.own = Rows(range(len(head.attention)), head.attention)
-        with explained(type(lens.model).__name__):
-            self._later = LaterLayers(lens, item, {"output_hidden_states": True}, self._site)
-        self._plain = self._outcome([self.own])
+        with explained(lens.model):
+            self._later = LaterLayers(lens, item, {"output_hidden_states": True})
+        self._plain = self._outcome([Rows(range(len(head.attention)), head.attention)])
 
     def effects(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, " change"]]:
         """Return how much each change moves the model away from its own weights put back.
@@ -97,5 +96,5 @@ class MapRuns:
             for number, rows in enumerate(changes):
                 put_rows(output, number, rows, head.site, head.head, call)
 
-        with explained(type(self._lens.model).__name__):
+        with explained(self._lens.model):
             return self._later.changed(self._site, put, len(changes))

@@ -38,7 +38,6 @@ def adds_up(
         run = forward if layer is None else partial(_again, layer.module, layer.inputs)
         same = [one for one in meetings if layer is None or one.layer is layer]
     ends = [block] if layer is None or block is not layer.module else []
-    routes = routes_among(same)
     norms = [one for one in block.modules() if "Norm" in type(one).__name__]
 
     def passage(mixed: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -59,7 +58,7 @@ def adds_up(
             return mixed.clone() if changed else same[call.index].call.run()
 
         with (
-            capturing(model, answer, routes),
+            capturing(model, answer, routes_among(same)),
             hooked(norms, leave),
             hooked([projection], after=project),
             hooked(ends, after=leave),
@@ -71,8 +70,8 @@ def adds_up(
         own = meeting.call.run()
     if not bool(own.isfinite().all()):
         return True
-    drawn = 4 * torch.randn(own.shape, generator=torch.Generator().manual_seed(1)).to(own)
-    before, after = passage(own), passage(drawn)
+    drawn = torch.randn(own.shape, generator=torch.Generator().manual_seed(1)).to(own)
+    before, after = passage(own), passage(4 * drawn)
     if before is None or after is None:
         # The layer itself projects, and normalises nothing afterwards.
         return True

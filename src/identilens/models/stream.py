@@ -179,9 +179,8 @@ def token_of(lens: Lens, words: str) -> int:
     weight: Any = require_unembedding(lens).weight
     size = len(weight)
     if len(ids) != 1 or ids[0] >= size:
-        names = "" if lens.tokenizer is None else f" ({lens.tokenizer.convert_ids_to_tokens(ids)})"
         raise InputError(
-            f"expected a target that is one token, or its number below {size:,}; {words!r} is {len(ids)} "
-            f"tokens{names}. Tokens at the start of a word often begin with a space: ' river'."
+            f"expected a target that is one token, or its number below {size:,}; {words!r} is {len(ids)} tokens. "
+            "Tokens at the start of a word often begin with a space: ' river'."
         )
     return ids[0]

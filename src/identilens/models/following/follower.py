@@ -72,12 +72,6 @@ class Scores:
     moves: Moves = ()
     masks: tuple[tuple[Tensor, int], ...] = ()
 
-    @property
-    def hidden(self) -> Bool[Tensor, "..."] | None:
-        """Which entries of the logits are hidden by any mask, after all moves."""
-        replayed = [replay(mask, self.moves[before:]) for mask, before in self.masks]
-        return torch.stack(replayed).any(0) if replayed else None
-
     def masked(self, hidden: Tensor | None) -> "Scores":
         """Return the scores after one more mask, if there is one."""
         if hidden is None:
@@ -139,6 +133,7 @@ class Follower(TorchFunctionMode):
 
     Attributes:
         count: Number of products of weights and values so far.
+        unmixed: Modules of the softmaxes that were not multiplied with values, by number; None outside of attention.
         ranking: Modules that chose the largest of something.
         normalised: Modules that took a softmax, or multiplied distributions, however these were computed.
     """
@@ -159,7 +154,7 @@ class Follower(TorchFunctionMode):
         }
         self._answer, self._origin = answer, origin
         self._tracks = WeakIdKeyDictionary()
-        self._unmixed: dict[int, Any] = {}
+        self.unmixed: dict[int, Any] = {}
         self._softmaxes = self.count = 0
         self.ranking: set[Any] = set()
         self.normalised: set[Any] = set()
@@ -169,11 +164,6 @@ class Follower(TorchFunctionMode):
         """Return the head outputs that a tensor consists of; None for other tensors."""
         track = self._tracks.get(tensor)
         return track if isinstance(track, Mixed) else None
-
-    @property
-    def unmixed(self) -> list[Any]:
-        """Modules of the softmaxes that were not multiplied with values."""
-        return [origin for origin in self._unmixed.values() if origin is not None]
 
     def follow(self, tensor: Tensor) -> Outputs:
         """Follow outputs of heads that were computed elsewhere."""
@@ -226,7 +216,7 @@ class Follower(TorchFunctionMode):
                         self.count, turned, track.logits, track.scores, track.moves, result
                     )
                     self.count += 1
-                    self._unmixed.pop(track.number, None)
+                    self.unmixed.pop(track.number, None)
                     answer = self._answer(mixture)
                     result = result if answer is None else answer
                     self._tracks[result] = Mixed(mixture)
@@ -251,7 +241,7 @@ class Follower(TorchFunctionMode):
         axis = kwargs.get("dim", *args[1:2])
         if name == "softmax" and axis in (-1, args[0].ndim - 1):
             scores = track if isinstance(track, Scores) else None
-            self._unmixed[self._softmaxes] = self._origin()
+            self.unmixed[self._softmaxes] = self._origin()
             tracks[result] = Weights(self._softmaxes, args[0], scores)
             self._softmaxes += 1
             return

@@ -46,12 +46,11 @@ _LOST = {
 
 @dataclass(frozen=True, eq=False)
 class LayerRun:
-    """One run of a layer, with its inputs; ``first`` counts the products of weights and values before it."""
+    """One run of a layer, with its inputs."""
 
     place: Place
     module: nn.Module
     inputs: tuple[tuple, dict]
-    first: int
 
 
 @dataclass(frozen=True)
@@ -68,14 +67,15 @@ class Candidate:
 class Meeting:
     """One attention of the forward pass, with the inputs of its module.
 
-    ``order`` is the number of the product of weights and values within the module.
+    ``call`` is the attention call in the form of the interface, ``order`` the number of the product of weights and
+    values within the module.
     """
 
     module: nn.Module
     cross: bool
     inputs: tuple[tuple, dict]
     layer: LayerRun | None
-    given: AttentionCall | None = None
+    call: Any = None
     mixture: Mixture | None = None
     outputs: Outputs | None = None
     order: int = 0
@@ -87,14 +87,6 @@ class Meeting:
     def place(self) -> Place | None:
         """The layer that contains the attention, if layers are in a list."""
         return None if self.layer is None else self.layer.place
-
-    @property
-    def call(self) -> AttentionCall:
-        """The attention call, in the form of the interface."""
-        if self.given is not None:
-            return self.given
-        route: Any = self.route
-        return route.call(self.mixture, 0)
 
     @property
     def kind(self) -> Kind:
@@ -138,12 +130,11 @@ class Meeting:
                 f"{type(self.module).__name__} does its own attention, and what it computes from weights and values "
                 f"could not be followed to an output projection: {self.loss}"
             )
-        first = self.candidates[0]
-        if first.mixed is not None:
-            route = read_route(self.module, self.mixture, first.mixed, first.inputs)
-            self.route = replace(route, total=total)
-            self.given = self.call
-            _check_finite(self.call.run(), self.module, self.call.index)
+        first: Any = self.candidates[0]
+        route = read_route(self.module, self.mixture, first.mixed, first.inputs)
+        self.route = replace(route, total=total)
+        self.call = self.route.call(self.mixture, 0)
+        _check_finite(self.call.run(), self.module, self.call.index)
 
 
 class Watch:
@@ -162,7 +153,7 @@ class Watch:
 
     def reaching(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Record the layer that runs."""
-        self.reached = LayerRun(self.members[module], module, (args, kwargs), self.follower.count)
+        self.reached = LayerRun(self.members[module], module, (args, kwargs))
 
     def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Record an attention module that runs."""
@@ -189,7 +180,7 @@ class Watch:
         output, _ = call.attend()
         _check_finite(output, call.module, call.index)
         self.meetings.append(
-            self._meeting(call.module, given=call, outputs=self.follower.follow(output))
+            self._meeting(call.module, call=call, outputs=self.follower.follow(output))
         )
         self._pending = output
         return output
@@ -205,30 +196,21 @@ class Watch:
         self._given[module] = args, kwargs
         if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return
-        if (mixed := self.follower.mixed(args[0])) is not None and isinstance(
-            mixed.outputs, Mixture
-        ):
-            self._projecting_mixed(module, args[0], mixed)
-        elif self._pending is not None:
-            self._projecting_pending(module, args[0], self._pending)
-
-    def _projecting_mixed(self, module: nn.Module, given: Tensor, mixed: Mixed) -> None:
-        for meeting in self.meetings:
-            found = [is_basic(one.module) for one in meeting.candidates]
-            if meeting.mixture is not mixed.outputs or any(found) or not [*module.parameters()]:
-                continue
+        given, mixed = args[0], self.follower.mixed(args[0])
+        if mixed is not None and isinstance(mixed.outputs, Mixture):
             if is_pointwise(module):
-                given = given.mT
-                mixed = replace(mixed, moves=(*mixed.moves, lambda one: one.mT))
-            meeting.candidates.append(Candidate(module, given, mixed=mixed))
-
-    def _projecting_pending(self, module: nn.Module, given: Tensor, pending: Tensor) -> None:
-        for joined, added in ((pending.flatten(2), False), (pending.sum(2), True)):
-            if given.numel() == joined.numel() and torch.equal(given.reshape(joined.shape), joined):
-                self.meetings[-1].candidates.append(Candidate(module, given, added))
-                if is_basic(module):
-                    self._pending = None
-                return
+                given, mixed = given.mT, replace(mixed, moves=(*mixed.moves, lambda one: one.mT))
+            for meeting in self.meetings:
+                ended = any(is_basic(one.module) for one in meeting.candidates)
+                if meeting.mixture is mixed.outputs and not ended and [*module.parameters()]:
+                    meeting.candidates.append(Candidate(module, given, mixed=mixed))
+        elif (pending := self._pending) is not None:
+            for joined, added in ((pending.flatten(2), False), (pending.sum(2), True)):
+                same = given.numel() == joined.numel()
+                if same and torch.equal(given.reshape(joined.shape), joined):
+                    self.meetings[-1].candidates.append(Candidate(module, given, added))
+                    self._pending = None if is_basic(module) else pending
+                    return
 
     def _meeting(self, module: nn.Module, **found: Any) -> Meeting:
         args, kwargs = self._given[module]
@@ -270,15 +252,15 @@ def watched(
         watch.follower,
     ):
         forward()
-    calling = {meeting.module for meeting in watch.meetings if meeting.given is not None}
+    calling = {meeting.module for meeting in watch.meetings if meeting.call is not None}
     # What a module of the interface computes beside it (a choice of keys) is part of its logits.
     watch.meetings = [
-        one for one in watch.meetings if one.given or one.candidates or one.module not in calling
+        one for one in watch.meetings if one.call or one.candidates or one.module not in calling
     ]
     for meeting in watch.meetings:
         meeting.chooses = meeting.module in watch.follower.ranking
         meeting.follow(watch.follower.count)
-    for module in set(watch.follower.unmixed) - calling:
+    for module in {*watch.follower.unmixed.values()} - calling - {None}:
         raise UnsupportedModelError(
             f"{type(module).__name__} takes a softmax and does not multiply it with one matrix of values (weights in "
             "bands, blocks or hashes, or no product), so that a part of its attention would be missing. Choose a "
@@ -303,8 +285,8 @@ def watched(
 
 def routes_among(meetings: Sequence[Meeting]) -> dict[int, Route]:
     """Return the routes of some attentions by the numbers of their products, from the first of them on."""
-    followed = [(one.mixture.number, one.route) for one in meetings if one.mixture]
-    return {number - followed[0][0]: route for number, route in followed if route}
+    followed = [one.route for one in meetings if one.route]
+    return {route.number - followed[0].number: route for route in followed}
 
 
 def is_attention(module: nn.Module) -> bool:
