@@ -43,9 +43,8 @@ def by_transformers(found, texts):
         ("dyck", {}, False),
         ("gpt2", {}, True),
         ("gpt2", {"layers": (2, 0)}, True),
-        ("gpt2", {"layers": (1,), "whole": True, "budget": 1}, False),
+        ("gpt2", {"layers": (1,), "budget": 1}, True),
         ("llama", {"stored": "cache", "layers": (1,)}, True),
-        ("llama", {"stored": "cache", "layers": (0,), "whole": True}, False),
         ("mistral", {"budget": 200_000}, True),
         ("bert", {"layers": (0, 1)}, False),
     ],
@@ -72,16 +71,6 @@ def test_what_is_stored_is_what_transformers_computes(name, options, shared):
     for index, layer in enumerate(found.layers):
         whole = torch.cat([batch[index] for batch in states])
         assert_close(whole, expected[layer].flatten(1), atol=error, rtol=error)
-
-
-def test_a_pass_ends_after_the_deepest_layer():
-    for layers, stored, run in (((0, 1), "states", 0), ((2,), "states", 1), ((0,), "cache", 0)):
-        found, known = made("gpt2", layers=layers, stored=stored)
-        calls = []
-        hook = found.lens.body.h[1].register_forward_hook(lambda *_, calls=calls: calls.append(1))
-        list(found.after(known[:3]))
-        hook.remove()
-        assert bool(calls) == bool(run)
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

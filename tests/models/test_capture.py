@@ -191,7 +191,7 @@ def told(model):
 
 FOLLOWED = (
     "bloom", "deberta-v2", "falcon", "fsmt", "gpt_neo", "gptj", "layoutlmv3", "mpt", "roformer", "vitdet",
-    "wavlm", "xlnet",
+    "wavlm",
 )  # fmt: skip
 
 

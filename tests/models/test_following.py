@@ -30,11 +30,11 @@ KINDS = (
     "blip", "bloom", "codegen", "deberta", "deberta-v2", "falcon", "falcon, biased", "falcon, grouped", "flaubert",
     "fsmt", "funnel", "gpt_neo", "gptj",
     "layoutlmv3", "luke", "mpnet", "mpt", "openai-gpt", "roformer", "sam", "siglip", "squeezebert", "timesformer",
-    "vitdet", "wavlm", "xglm", "xlm", "xlnet",
+    "vitdet", "wavlm", "xglm", "xlm",
 )  # fmt: skip
 BIASED = {
     "bloom", "deberta", "deberta-v2", "falcon, biased", "funnel", "layoutlmv3", "mpnet", "mpt", "sam", "vitdet",
-    "wavlm", "xlnet",
+    "wavlm",
 }  # fmt: skip
 MOVED = {"codegen", "gptj", "layoutlmv3"}
 """Families that call transformers' attention interface since its release 5.24."""

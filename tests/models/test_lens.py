@@ -7,8 +7,8 @@ import torch
 import transformers as hf
 
 import identilens as idl
-from helpers.zoo import _BERT, _random, build, ids
-from identilens.errors import UnsupportedModelError
+from helpers.zoo import build, ids
+from identilens.errors import InputError
 from identilens.models import Lens
 from identilens.models.interface import AttentionCall
 from identilens.models.linearise import HiddenMap
@@ -36,59 +36,31 @@ def test_the_digest_is_that_of_the_weights_as_they_are(change):
     assert lens.digest == before
 
 
-def test_an_adapter_switched_off_changes_the_digest():
+def adapted(**settings):
     peft = pytest.importorskip("peft", reason="pip install peft for the tests of adapters")
-    config = peft.LoraConfig(target_modules=["o_proj"], r=4, init_lora_weights=False)
-    wrapped = peft.get_peft_model(build("llama"), config)
-    lens = Lens(wrapped)
+    torch.manual_seed(0)
+    config = peft.LoraConfig(target_modules=["o_proj"], r=4, init_lora_weights=False, **settings)
+    return peft.get_peft_model(build("llama"), config)
+
+
+def test_an_adapter_switched_off_changes_the_digest():
+    wrapped = adapted()
+    lens = Lens(wrapped.get_base_model())
     before = lens.digest
     with wrapped.disable_adapter():
         assert lens.digest != before
     assert lens.digest == before
 
 
-def adapted(method, **settings):
-    peft = pytest.importorskip("peft", reason="pip install peft for the tests of adapters")
-    torch.manual_seed(0)
-    return peft.get_peft_model(build("llama"), getattr(peft, method)(**settings))
-
-
 def test_an_adapter_of_another_scale_changes_the_digest():
-    digests = []
-    for scale in (8, 16, 8):
-        model = adapted(
-            "LoraConfig", target_modules=["o_proj"], r=4, lora_alpha=scale, init_lora_weights=False
-        )
-        digests.append(Lens(model).digest)
+    models = [adapted(lora_alpha=scale).get_base_model() for scale in (8, 16, 8)]
+    digests = [Lens(model).digest for model in models]
     assert digests[0] == digests[2] != digests[1]
 
 
-PROMPTS = {"task_type": "CAUSAL_LM", "num_virtual_tokens": 5}
-BESIDE_LAYERS = {
-    "PREFIX_TUNING": ("PrefixTuningConfig", PROMPTS),
-    "ADAPTION_PROMPT": (
-        "AdaptionPromptConfig",
-        {"task_type": "CAUSAL_LM", "adapter_len": 4, "adapter_layers": 1},
-    ),
-    "POLY": ("PolyConfig", {"target_modules": ["q_proj"], "r": 4, "n_tasks": 2}),
-    "LORA": (
-        "LoraConfig",
-        {"target_modules": ["q_proj"], "task_type": "CAUSAL_LM", "alora_invocation_tokens": [5]},
-    ),
-}
-
-
-@pytest.mark.parametrize("method", BESIDE_LAYERS)
-def test_adapters_beside_the_layers_are_refused_by_name(method):
-    kind, settings = BESIDE_LAYERS[method]
-    model = adapted(kind, **settings)
-    with pytest.raises(
-        UnsupportedModelError, match=f"the adapter 'default' of {method}.* Use an adapter of layers"
-    ):
-        Lens(model)
-    if method == "ADAPTION_PROMPT":
-        with pytest.raises(UnsupportedModelError, match="ADAPTION_PROMPT"):
-            Lens(model.get_base_model())
+def test_a_wrapper_of_an_adapter_is_refused():
+    with pytest.raises(InputError, match="merge_and_unload"):
+        Lens(adapted())
 
 
 @pytest.mark.parametrize("change", ["step", "double"])

@@ -60,7 +60,7 @@ def changed(folder, **fields):
 @pytest.mark.parametrize(
     ("family", "fields", "named"),
     [
-        ("bert", {"num_hidden_layers": 1}, r"encoder\.layer\.1\.attention.* and 8 more"),
+        ("bert", {"num_hidden_layers": 1}, r"encoder\.layer\.1\.attention.*"),
         ("t5", {"num_decoder_layers": 1}, r"decoder\.block\.1\.layer\.0"),
         ("biased", {"attention_bias": False}, r"model\.layers\.0\.self_attn\.k_proj\.bias"),
     ],

@@ -3,12 +3,13 @@
 import polars as pl
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
 import identilens as idl
 from helpers.zoo import build, ids
 from identilens.errors import UnsupportedModelError
-from identilens.models.offloading import on_disk, tensor_of
+from identilens.models.offloading import tensor_of
 
 TEXTS = [ids(24), ids(9)]
 
@@ -25,9 +26,19 @@ def plain(folder):
     return idl.load(folder, device="cpu")
 
 
+def places(model):
+    """Layers on disk, other parts in memory."""
+    parts = ((name, part) for name, part in model.named_modules() if name)
+    kept = {name: part for name, part in parts if not any(True for _ in part.children())}
+    lists = {name for name, part in model.named_modules() if isinstance(part, nn.ModuleList)}
+    lists = [name for name in lists if not any(name.startswith(f"{one}.") for one in lists)]
+    kept = {name: "cpu" for name in kept if not name.startswith(tuple(f"{one}." for one in lists))}
+    return kept | dict.fromkeys(lists, "disk")
+
+
 @pytest.fixture(scope="module")
-def offloaded(folder):
-    return idl.load(folder, device_map="disk")
+def offloaded(folder, plain):
+    return idl.load(folder, device_map=places(plain.model))
 
 
 def test_layers_wait_on_disk_and_the_tables_are_those_of_the_whole_model(plain, offloaded):
@@ -63,10 +74,10 @@ def test_derivatives_of_offloaded_parameters_are_refused(offloaded):
 
 
 def test_half_of_a_model_may_be_on_disk(folder, plain):
-    places = on_disk(type(plain.model), plain.model.config)
-    [layers] = [name for name, place in places.items() if place == "disk"]
-    del places[layers]
-    half = idl.load(folder, device_map={**places, f"{layers}.0": "cpu", f"{layers}.1": "disk"})
+    parts = places(plain.model)
+    [layers] = [name for name, place in parts.items() if place == "disk"]
+    del parts[layers]
+    half = idl.load(folder, device_map={**parts, f"{layers}.0": "cpu", f"{layers}.1": "disk"})
     audits = [idl.audit(lens, TEXTS, examples=0) for lens in (plain, half)]
     assert audits[0].table.equals(audits[1].table)
 

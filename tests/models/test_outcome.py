@@ -16,7 +16,7 @@ from identilens.models import Lens
 from identilens.models import outcome as outcomes
 from identilens.models.explaining import Exact
 from identilens.models.later import LaterLayers
-from identilens.models.outcome import Answer, _forward
+from identilens.models.outcome import Answer, jacobian
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
 
@@ -110,7 +110,8 @@ def test_few_classes_are_derived_backwards_as_forwards(monkeypatch):
     one = Answer(lens, lens.read([TEXT])[0], "prediction", (0,))
     heads = [(layer, head) for layer in (0, 1) for head in range(4)]
     roots = [one.linearised(heads, 2)[0].flatten(0, 1)]
-    monkeypatch.setattr("identilens.models.outcome._backward", _forward)
+    forward = lambda outcome, at, backward: jacobian(outcome, at, backward=False)  # noqa: E731
+    monkeypatch.setattr("identilens.models.outcome.jacobian", forward)
     roots.append(one.linearised(heads, 2)[0].flatten(0, 1))
     squares = [root @ root.mT for root in roots]
     assert_close(*squares, rtol=1e-9, atol=1e-15)

@@ -203,20 +203,25 @@ def test_drawn_rows_find_what_all_rows_find(monkeypatch, run):
     monkeypatch.setattr(proofs, "_DRAWN", 0)
     lens = Lens(build("gpt2"))
     items = lens.read([ids(40)])
-    sites, attend = lens.sites(items[0]), AttentionCall.attend
+    sites, cut = lens.sites(items[0]), AttentionCall.rows
 
-    def forged(call, rows=slice(None)):
+    def forged(call, rows):
+        part = cut(call, rows)
         if run == "the keys that are seen":
-            return attend(replace(call, mask=None, own=call.eager), rows)
-        output, weights = attend(call, rows)
+            return replace(part, mask=None, own=part.eager)
         middle = torch.tensor([10 < row < 30 for row in rows])
-        return output, torch.where(middle[:, None], weights.flip(-1), weights)
+
+        def flipped(*given, **options):
+            output, weights = part.eager(*given, **options)
+            return output, torch.where(middle[:, None], weights.flip(-1), weights)
+
+        return replace(part, eager=flipped)
 
     if run == "a head's block":
         projection = sites[1].projection
         projection.register_forward_hook(lambda _, args, output: output + args[0].roll(1, 1))
     else:
-        monkeypatch.setattr(AttentionCall, "attend", forged)
+        monkeypatch.setattr(AttentionCall, "rows", forged)
     with pytest.raises(UnsupportedModelError, match="failed with"):
         lens.prove_once(items)
 

@@ -39,6 +39,12 @@ OWN_ATTENTION = {
         ),
         "NystromformerSelfAttention .*adds a term beyond weights times values",
     ),
+    "xlnet": (
+        lambda: hf.XLNetModel(
+            hf.XLNetConfig(vocab_size=96, d_model=32, n_layer=1, n_head=4, d_inner=32)
+        ),
+        "XLNetRelativeAttention .*multiplies them by a parameter of its own",
+    ),
     "fnet": (
         lambda: hf.FNetModel(
             hf.FNetConfig(**{key: _SMALL[key] for key in _SMALL if "heads" not in key})

@@ -48,8 +48,7 @@ class ModelOptions(Settings):
     Attributes:
         model: Hub id or local folder of a transformers model, or one of the bundled models (bundled, bundled-decoder).
         device: Device to run on: cpu, cuda, cuda:1, mps. Default: the best device that is available.
-        device_map: Where parameters are kept, in place of a device: auto (the devices, then memory, then disk), or disk
-            (every layer is read from the checkpoint as it runs, for models larger than memory).
+        device_map: Where parameters are kept, in place of a device: auto (the devices, then memory, then disk).
         dtype: Precision of the loaded model. Default: the precision of the checkpoint.
         revision: Branch, tag or commit on the hub.
         trust_remote_code: Run the Python code that the checkpoint contains.

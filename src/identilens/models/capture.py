@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
-from identilens.models.following import ParameterProjection, capturing
+from identilens.models.following import capturing
 from identilens.models.gates import Inputs, read_with, scale_of
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
@@ -40,30 +40,31 @@ class CapturedText:
         return (head for layer in self.layers for head in layer.heads)
 
 
+@dataclass(eq=False)
 class Collector:
     """Stores the attention layers of each text of a batch, with the weights of all rows or of some.
 
-    Args:
+    Attributes:
+        sites: The attention layers of the model.
+        items: The texts of the batch.
         weights: Whether weights are stored.
         rows: The rows of which they are; all by default.
         number: The one layer that is stored, by its number in call order; all by default.
     """
 
-    def __init__(
-        self,
-        sites: Sites,
-        items: Sequence[Item],
-        weights: bool = True,
-        rows: Sequence[int] | None = None,
-        number: int | None = None,
-    ) -> None:
-        self.sites, self.weights, self.only, self.number = sites, weights, rows, number
-        self.lengths = Lengths(items)
-        self.layers: list[list[CapturedLayer]] = [[] for _ in items]
+    sites: Sites
+    items: Sequence[Item]
+    weights: bool = True
+    rows: Sequence[int] | None = None
+    number: int | None = None
+
+    def __post_init__(self) -> None:
+        self.lengths = Lengths(self.items)
+        self.layers: list[list[CapturedLayer]] = [[] for _ in self.items]
 
     def __call__(self, call: AttentionCall) -> Tensor:
         """Handle one attention call: return its output, and store the part of each text."""
-        output, site, only = call.run(), self.sites[call.index], self.only
+        output, site, only = call.run(), self.sites[call.index], self.rows
         if self.number not in (None, call.index):
             return output
         for index, layers in enumerate(self.layers):
@@ -110,30 +111,34 @@ class Lengths:
         return self._padded.get(sequence) == positions
 
 
-def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]:
-    """Return one text's hidden states by sequence, [layer, position, d_model], without padding."""
+def states_of(output: Any) -> dict[str, Sequence[Tensor]]:
+    """Return the hidden states in a model's output by sequence, the embedding output and those of each layer.
+
+    Raises:
+        UnsupportedModelError: If it has none.
+    """
     found = {
         sequence: output.get(f"{sequence}_hidden_states") for sequence in ("encoder", "decoder")
     }
     if not any(found.values()):
         found["encoder"] = output.get("hidden_states")
     if not any(found.values()):
-        raise no_states(type(output).__name__)
+        raise UnsupportedModelError(
+            f"{type(output).__name__} has no hidden states, as models that join two towers give none. Load one tower "
+            '(CLIPTextModel, CLIPVisionModel), or, for an audit, leave effects on the model out with effects="none" '
+            "(--effects none)."
+        )
+    return {sequence: states for sequence, states in found.items() if states is not None}
+
+
+def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]:
+    """Return one text's hidden states by sequence, [layer, position, d_model], without padding."""
     return {
         sequence: torch.stack(
             [state[index, : lengths.kept(index, sequence, state.shape[1])] for state in states]
         )
-        for sequence, states in found.items()
-        if states is not None
+        for sequence, states in states_of(output).items()
     }
-
-
-def no_states(model: str) -> UnsupportedModelError:
-    """Return the error for a model that gives no hidden states."""
-    return UnsupportedModelError(
-        f"{model} gives no hidden states, as models that join two towers do. Load one tower (CLIPTextModel, "
-        'CLIPVisionModel), or, for an audit, leave effects on the model out with effects="none" (--effects none).'
-    )
 
 
 @contextmanager
@@ -165,11 +170,9 @@ def intercepting(
 
         return handler(replace(call, gating=gate))
 
-    linear = (site.projection for site in sites)
-    parameters = [one for one in linear if isinstance(one, ParameterProjection)]
     gated = [body.get_submodule(name) for name in {site.name for site in sites if site.gated}]
     with (
         hooked(gated, enter),
-        capturing(model, answer if gated else handler, routes_of(sites), parameters, whole=True),
+        capturing(model, answer if gated else handler, routes_of(sites), whole=True),
     ):
         yield

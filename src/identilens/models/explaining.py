@@ -26,7 +26,7 @@ MODELS_RAISE = (
 
 
 @contextmanager
-def explained(model: str) -> Iterator[None]:
+def explained(model: nn.Module) -> Iterator[None]:
     """Replace an error of the model's own code on inputs that it cannot process by a clear error.
 
     Raises:
@@ -39,8 +39,8 @@ def explained(model: str) -> Iterator[None]:
     except MODELS_RAISE as error:
         first = str(error).strip().split("\n")[0]
         raise UnsupportedModelError(
-            f"{model} does not run on these inputs: {type(error).__name__}: {first}. Check that the model itself takes "
-            "them; if it does, choose a model of another family (`identilens selfcheck --list`)."
+            f"{type(model).__name__} does not run on these inputs: {type(error).__name__}: {first}. Check that the "
+            "model itself takes them; if it does, choose a model of another family (`identilens selfcheck --list`)."
         ) from error
 
 

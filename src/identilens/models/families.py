@@ -86,7 +86,7 @@ def position_limit(config: Any) -> int | None:
 
     Rotary models can run beyond ``max_position_embeddings``, but were not trained for it, so it is their limit too.
     """
-    config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    config = config.get_text_config()
     limit = getattr(config, "max_target_positions", None) or getattr(
         config, "max_position_embeddings", None
     )

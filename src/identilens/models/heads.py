@@ -58,9 +58,8 @@ class Head:
 
     def on_processor(self) -> "Head":
         """Return the head with its tensors in the processor's memory."""
-        held = {field.name: getattr(self, field.name) for field in fields(self)}
-        tensors = {name: one.cpu() for name, one in held.items() if isinstance(one, Tensor)}
-        return replace(self, **tensors)
+        held = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return replace(self, **{name: one.cpu() for name, one in held if isinstance(one, Tensor)})
 
     @property
     def layer(self) -> int:

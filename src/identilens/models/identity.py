@@ -1,7 +1,6 @@
 """What tells one model from another, and a lens in two lines of text."""
 
 import hashlib
-from collections.abc import Mapping
 from functools import cache
 
 import torch
@@ -11,11 +10,9 @@ from torch.nn.functional import pad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedModel
 
-from identilens.errors import InputError, UnsupportedModelError
+from identilens.errors import InputError
 from identilens.models.offloading import device_of, tensor_of
 
-_BESIDE = ("ADAPTION_PROMPT", "POLY", "SHADOW", "XLORA")
-"""Methods of peft beside prompt learning that compute more than the layers of the model inside the wrapper."""
 _PLAIN = bool | int | float | str | list | tuple | dict | None
 
 
@@ -68,43 +65,18 @@ _FACTOR = -0x61C8864680B583EB
 
 
 def unwrapped(model: nn.Module) -> PreTrainedModel:
-    """Return the model of transformers that was given, or that a wrapper of peft or torch.compile holds.
+    """Return the model of transformers that was given, or that a wrapper of torch.compile holds.
 
     Raises:
         InputError: For any other object.
-        UnsupportedModelError: For an adapter that is not part of the model inside the wrapper.
     """
     model = getattr(model, "_orig_mod", model)
-    # The wrapper that peft makes is no model of transformers; the one inside it runs with the adapter.
-    get_base = getattr(model, "get_base_model", None)
-    inner = model if get_base is None else get_base()
-    if not isinstance(inner, PreTrainedModel):
+    if not isinstance(model, PreTrainedModel):
         raise InputError(
-            f"expected a transformers model; got {type(model).__name__}. Load one with identilens.load."
+            f"expected a transformers model; got {type(model).__name__}. Load one with identilens.load. "
+            "Of peft's wrapper, merge the adapter (merge_and_unload), or give get_base_model()."
         )
-    configs = getattr(model, "peft_config", None)
-    active = getattr(model, "active_adapters", ())
-    found = (
-        []
-        if not isinstance(configs, Mapping)
-        else [
-            f"{name!r} of {getattr(config.peft_type, 'value', config.peft_type)}"
-            for name, config in configs.items()
-            if config.is_prompt_learning
-            or config.peft_type in _BESIDE
-            or getattr(config, "alora_invocation_tokens", None)
-            if callable(active) or name in active
-        ]
-    )
-    if any("adaption_prompt" in type(module).__module__ for module in inner.modules()):
-        found.append("of ADAPTION_PROMPT")
-    if found:
-        raise UnsupportedModelError(
-            f"the model has the adapter {found[0]}, which computes more than its layers (prompts, keys or attention of "
-            "its own, or other projections from some tokens on). Use an adapter of layers (LoRA, IA3, DoRA), or audit "
-            "the base model without it: that is another model."
-        )
-    return inner
+    return model
 
 
 def state_of(model: nn.Module) -> tuple:

@@ -168,26 +168,25 @@ class InputReader:
             return next(self._from_batch(batch, None))
         if isinstance(entry, Tensor):
             entry = entry.tolist()
-        if _is_ids(entry):
-            self._check_ids(entry, index)
-            ids, types, text, spans = entry[:max_length], None, None, ()
-        else:
-            ids, types, text, spans = self._tokenize(entry, index, max_length)
-            self._check_ids(ids, index)
+        encoded = (
+            {"input_ids": entry} if _is_ids(entry) else self._tokenize(entry, index, max_length)
+        )
+        ids = list(encoded["input_ids"])
+        self._check_ids(ids, index)
+        ids = ids[:max_length]
         self._check_length(len(ids), index)
         tensors = {"input_ids": torch.tensor(ids)}
-        if types is not None:
-            tensors["token_type_ids"] = torch.tensor(types)
+        if "token_type_ids" in encoded:
+            tensors["token_type_ids"] = torch.tensor(encoded["token_type_ids"])
         tokens = {"encoder": self.names(ids)}
         if self.config.is_encoder_decoder:
             target = self._target(entry, ids, index, max_length)
             tensors["decoder_input_ids"] = torch.tensor(target)
             tokens["decoder"] = self.names(target)
-        return Item(tensors, tokens, text, spans=spans)
+        spans = tuple(map(tuple, encoded.get("offset_mapping", ())))
+        return Item(tensors, tokens, encoded.get("text"), spans=spans)
 
-    def _tokenize(
-        self, entry: Any, index: int, max_length: int | None
-    ) -> tuple[list[int], list[int] | None, str, tuple[tuple[int, int], ...]]:
+    def _tokenize(self, entry: Any, index: int, max_length: int | None) -> dict[str, Any]:
         if self.tokenizer is None:
             raise InputError(
                 f"text {index} needs a tokenizer, and {self.no_tokenizer}. Put its files into the model's folder "
@@ -222,14 +221,11 @@ class InputReader:
                 f"the tokenizer fails on text {index} ({type(error).__name__}: {error}). Correct its files, or "
                 "download them again."
             ) from error
-        ids = list(encoded["input_ids"])
-        if not ids:
+        if not encoded["input_ids"]:
             raise InputError(
                 f"text {index} has no tokens: {first!r:.60}. Remove it, or give at least one word."
             )
-        types = encoded.get("token_type_ids")
-        text = first if second is None else f"{first} ||| {second}"
-        return ids, types, text, tuple(map(tuple, encoded.get("offset_mapping") or ()))
+        return {**encoded, "text": first if second is None else f"{first} ||| {second}"}
 
     def _target(self, entry: Any, ids: list[int], index: int, max_length: int | None) -> list[int]:
         if (start := getattr(self.config, "decoder_start_token_id", None)) is None:
@@ -237,7 +233,9 @@ class InputReader:
                 "the model's configuration has no decoder_start_token_id, so decoder inputs cannot be made. "
                 "Pass a batch with decoder_input_ids."
             )
-        target = self._tokenize(entry[1], index, max_length)[0] if _is_pair(entry) else ids
+        target = (
+            self._tokenize(entry[1], index, max_length)["input_ids"] if _is_pair(entry) else ids
+        )
         return [start, *target[:-1]]
 
     def _from_batch(self, batch: Mapping[str, Any], max_length: int | None) -> Iterator[Item]:
@@ -249,14 +247,14 @@ class InputReader:
         others = sorted(
             name for name, value in batch.items() if value is not None and name not in tensors
         )
+        counted = [tensors[name] for name in COUNTED if name in tensors]
+        count = len(next(iter([*counted, *tensors.values()]), ()))
         if others or not tensors:
             raise InputError(
                 f"a batch needs tensors with one row for each text, such as input_ids or pixel_values; got {others}. "
                 'Give whole texts and no cache of earlier tokens, and call the tokenizer with return_tensors="pt".'
             )
-        counted = [tensors[name] for name in COUNTED if name in tensors]
-        count = len(next(iter([*counted, *tensors.values()])))
-        if not count or any(tensors[name].ndim != 2 for name in COUNTED if name in tensors):
+        if not count or any(one.ndim != 2 for one in counted):
             shapes = {name: tuple(value.shape) for name, value in tensors.items()}
             raise InputError(
                 f"a batch has one row for each text, as input_ids of shape (text, position); got {shapes}. "

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -16,7 +16,7 @@ from transformers import AttentionInterface, Cache, PreTrainedModel
 from identilens.errors import UnsupportedModelError
 from identilens.linalg.memory import blocks
 from identilens.models.offloading import device_of
-from identilens.models.threads import attribute, restored
+from identilens.models.threads import attribute, configurations, restored
 
 Attend = Callable[..., tuple[Tensor, Tensor]]
 """Attention function of transformers' interface: returns output (batch, n, heads, d_v) and weights or None."""
@@ -68,25 +68,32 @@ class AttentionCall:
 
     def only(self, texts: Sequence[int], queries: int, keys: int) -> "AttentionCall":
         """Return the call that some texts of one length would make alone, without the padding after them."""
-        places = list(texts)
-        mask = self.mask
-        if mask is not None:
-            mask = mask[places] if mask.shape[0] > 1 else mask
-            mask = mask[..., :queries, :keys] if mask.shape[-2] > 1 else mask[..., :keys]
-        cut = {
-            name: (one[places] if one.shape[0] > 1 else one)[..., :queries, :keys]
-            for name, one in self._by_row
-        }
-        query = self.query[places, :, :queries]
-        key, value = self.key[places, :, :keys], self.value[places, :, :keys]
+        return self._part(list(texts), slice(queries), slice(keys))
+
+    def rows(self, queries: slice | Sequence[int]) -> "AttentionCall":
+        """Return the call for some query rows only, with their mask."""
+        rows = queries if isinstance(queries, slice) else list(queries)
+        return replace(self._part(slice(None), rows, slice(None)), mask=self.mask_of(rows))
+
+    def _part(
+        self, texts: slice | list[int], rows: slice | list[int], keys: slice
+    ) -> "AttentionCall":
+        def part(one: Tensor) -> Tensor:
+            one = one[texts] if len(one) > 1 else one
+            return (one[..., rows, :] if one.shape[-2] > 1 else one)[..., keys]
+
+        # Terms of the logits, and sinks that depend on the query.
+        named = ((name, self.arguments.get(name)) for name in ("position_bias", "sinks"))
+        by_row = {name: part(one) for name, one in named if isinstance(one, Tensor)}
+        gating = self.gating
         return replace(
             self,
-            query=query,
-            key=key,
-            value=value,
-            mask=mask,
-            arguments=self.arguments | cut,
-            gating=self._gating((places, slice(queries))),
+            query=self.query[texts][:, :, rows],
+            key=self.key[texts][:, :, keys],
+            value=self.value[texts][:, :, keys],
+            mask=None if self.mask is None else part(self.mask),
+            arguments=self.arguments | by_row,
+            gating=gating and (lambda: gating()[texts, rows]),
         )
 
     @property
@@ -96,45 +103,29 @@ class AttentionCall:
         given = [name for name, one in self.arguments.items() if one is not None]
         return any("sink" in name or name == "s_aux" for name in (*parameters, *given))
 
-    def rows(self, queries: Sequence[int]) -> "AttentionCall":
-        """Return the call for some query rows only, with their mask."""
-        places = list(queries)
-        return replace(
-            self,
-            query=self.query[:, :, places],
-            mask=self._mask_rows(places),
-            arguments=self._row_arguments(places),
-            gating=self._gating((slice(None), places)),
-        )
-
     @property
     def scaling(self) -> float:
         """What q · k is multiplied with: one over the root of the size of a query, unless the call has another."""
         given = self.arguments.get("scaling")
         return self.query.shape[-1] ** -0.5 if given is None else float(given)
 
-    def bias(
-        self, rows: slice | list[int] = slice(None)
-    ) -> Float[Tensor, "batch heads queries keys"] | None:
-        """Return what is added to the logits of rows and hides no key: position bias, the finite part of a mask."""
-        given = self._row_arguments(rows).get("position_bias")
-        if self.mask is None or self.mask.dtype == torch.bool:
+    def bias(self) -> Float[Tensor, "batch heads queries keys"] | None:
+        """Return what is added to the logits and hides no key: position bias, the finite part of a mask."""
+        given, mask = self.arguments.get("position_bias"), self.mask_of()
+        if mask is None or mask.dtype == torch.bool:
             return given
-        mask: Any = self._mask_rows(rows)
         finite = mask.masked_fill(~seen_keys(mask), 0.0)
         if not finite.any():
             return given
         return finite if given is None else given + finite
 
-    def visible(
-        self, rows: slice | list[int] = slice(None)
-    ) -> Bool[Tensor, "batch row key"] | None:
-        """Return which keys the given query rows see, or None if they see every key.
+    def visible(self) -> Bool[Tensor, "batch row key"] | None:
+        """Return which keys the query rows see, or None if they see every key.
 
         Raises:
             UnsupportedModelError: If heads of one layer see different keys.
         """
-        mask = self._mask_rows(rows)
+        mask = self.mask_of()
         if mask is None:
             return None
         seen = seen_keys(mask)
@@ -143,22 +134,20 @@ class AttentionCall:
                 f"{type(self.module).__name__} gives heads of one layer different masks; "
                 "identilens needs one mask per layer. Audit a model without per-head masks."
             )
-        return seen[:, 0].expand(self.query.shape[0], self.query[:, :, rows].shape[2], -1)
+        return seen[:, 0].expand(self.query.shape[0], self.query.shape[2], -1)
 
-    def attend(self, rows: slice | list[int] = slice(None)) -> tuple[Tensor, Tensor]:
-        """Return output (batch, rows, heads, d_v) and weights after softmax (batch, heads, rows, m) of query rows.
+    def attend(self) -> tuple[Tensor, Tensor]:
+        """Return output (batch, rows, heads, d_v) and weights after softmax (batch, heads, rows, m).
 
         They are computed by the family's eager attention.
         """
-        query = self.query[:, :, rows]
-        mask = self._mask_rows(rows)
+        query, arguments, mask = self.query, self.arguments, self.mask_of()
         # Families compute the softmax in float32, where the least number of float64 is minus infinity.
         least = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
         if mask is not None and mask.dtype == torch.bool:
             mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, least)
         elif mask is not None:
             mask = mask.clamp_min(least)
-        arguments = self._row_arguments(rows)
         key, value = self.key, self.value
         try:
             output, weights = self.eager(self.module, query, key, value, mask, **arguments)
@@ -183,7 +172,7 @@ class AttentionCall:
         """Return the output of `attend`, of so many rows at a time that their weights fit."""
         weights = self.query[:, :, 0, 0].numel() * self.key.shape[2]
         steps = blocks(self.query.shape[2], 16 * weights, self.query.device)
-        return torch.cat([self.attend(rows)[0] for rows in steps], 1)
+        return torch.cat([self.rows(rows).attend()[0] for rows in steps], 1)
 
     def run(self) -> Float[Tensor, "batch query head d_v"]:
         """Return the output of the function that the model calls outside of capture; it runs once."""
@@ -209,22 +198,8 @@ class AttentionCall:
     def _repeated(self, groups: Float[Tensor, "batch group key d"]) -> Tensor:
         return groups.repeat_interleave(self.query.shape[1] // groups.shape[1], 1)
 
-    def _gating(self, part: tuple) -> Callable[[], Tensor] | None:
-        whole = self.gating
-        return None if whole is None else lambda: whole()[part]
-
-    def _row_arguments(self, rows: slice | list[int]) -> dict[str, Any]:
-        return self.arguments | {
-            name: one if one.shape[-2] == 1 else one[..., rows, :] for name, one in self._by_row
-        }
-
-    @property
-    def _by_row(self) -> list[tuple[str, Tensor]]:
-        """The arguments with an axis of queries: terms of the logits, and sinks that depend on the query."""
-        named = ((name, self.arguments.get(name)) for name in ("position_bias", "sinks"))
-        return [(name, one) for name, one in named if isinstance(one, Tensor)]
-
-    def _mask_rows(self, rows: slice | list[int]) -> Tensor | None:
+    def mask_of(self, rows: slice | list[int] = slice(None)) -> Tensor | None:
+        """Return the mask of rows over the keys, also where the call has none and is causal."""
         if self.mask is not None:
             mask = self.mask[..., : self.key.shape[-2]]
             return mask[:, :, rows] if mask.shape[-2] > 1 else mask
@@ -278,11 +253,7 @@ def answered(handler: Handler) -> Iterator[None]:
 @contextmanager
 def configured(model: nn.Module, name: str, value: Any) -> Iterator[None]:
     """Set an attribute in every configuration of the model's modules that has it, inside the context."""
-    modules = [vars(module) for module in model.modules()]
-    # Some modules have a mapping of that name.
-    configs = {id(fields.get("config")): fields.get("config") for fields in modules}
-    owners = [one for one in configs.values() if name in getattr(one, "__dict__", ())]
-    with attribute(owners, name, value):
+    with attribute([one for one in configurations(model) if name in vars(one)], name, value):
         yield
 
 
@@ -311,26 +282,25 @@ def _chosen(
 ) -> Callable[..., Any]:
     """Return the attention function that transformers chooses, or during a capture what passes its calls on."""
     own = _choose(interface, attn_implementation, default)
-    return own if _calls.get() is None else partial(_intercepted, own, default)
 
+    def passed_on(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        **arguments: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        # Attention over what earlier layers gave at one position is a part of the residual stream.
+        if _calls.get() is None or type(module).__name__.endswith("AttentionResidual"):
+            return own(module, query, key, value, attention_mask, **arguments)
+        handler, index = next_call()
+        call = AttentionCall(
+            index, module, query, key, value, attention_mask, arguments, own, default
+        )
+        return handler(call), None
 
-def _intercepted(
-    own: Attend,
-    eager: Attend,
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    **arguments: Any,
-) -> tuple[Tensor, Tensor | None]:
-    # Attention over what earlier layers gave at one position is a part of the residual stream.
-    if _calls.get() is None or type(module).__name__.endswith("AttentionResidual"):
-        return own(module, query, key, value, attention_mask, **arguments)
-    handler, index = next_call()
-    return handler(
-        AttentionCall(index, module, query, key, value, attention_mask, arguments, own, eager)
-    ), None
+    return own if _calls.get() is None else passed_on
 
 
 def next_call() -> tuple[Handler, int]:

@@ -1,5 +1,6 @@
 """A model's run from one of its layers on: earlier layers give what they gave in the model's own run."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from threading import Event, get_ident
@@ -23,25 +24,22 @@ class LaterLayers:
         lens: The model.
         item: The text.
         options: What the model is asked for.
-        only: Number of an attention in call order: runs begin at its layer or at the first one. Default: at any layer.
 
     Attributes:
         own: The model's output.
     """
 
-    def __init__(
-        self, lens: Lens, item: Item, options: dict[str, Any], only: int | None = None
-    ) -> None:
+    def __init__(self, lens: Lens, item: Item, options: dict[str, Any]) -> None:
         lens.prove_once([item])
         self._lens, self._item, self._options = lens, item, options
         self._sites = lens.sites(item)
-        self._given: dict[nn.Module, list[Any]] = {}
+        self._given: dict[nn.Module, list[Any]] = defaultdict(list)
         self._counts: dict[int, int] = {}
-        numbers = range(len(self._sites)) if only is None else [only]
-        kept = {layers[-1] for number in numbers if (layers := self._earlier(number))}
+        earlier = map(self._earlier, range(len(self._sites)))
+        kept = {layers[-1] for layers in earlier if layers}
 
         def note(layer: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
-            self._given.setdefault(layer, []).append(output)
+            self._given[layer].append(output)
 
         with hooked(kept, after=note):
             self.own = self.run(AttentionCall.run)
@@ -59,14 +57,11 @@ class LaterLayers:
         0 where layers cannot be left out: they are called several times, or the output would not be the model's own.
         """
         if number not in self._counts:
-            layers, site = self._earlier(number), self._sites[number]
-            known = layers and len(self._given.get(layers[-1], ())) == 1
+            layers, at, count = self._earlier(number), self._sites[number].place, 0
             plain = all(one.route is None and not one.gated for one in self._sites)
-            places = [one.place for one in self._sites if known and plain and one.place]
-            count = sum(
-                site.place is not None and one < site.place and one[0] == site.place[0]
-                for one in places
-            )
+            if at and plain and layers and len(self._given[layers[-1]]) == 1:
+                places = (one.place for one in self._sites if one.place)
+                count = sum(place[0] == at[0] and place < at for place in places)
             if count:
                 with self._from(number):
                     again = self.run(AttentionCall.run)
@@ -95,33 +90,29 @@ class LaterLayers:
 
     @contextmanager
     def _from(self, number: int) -> Iterator[None]:
-        layers, ended = self._earlier(number), Event()
+        layers, home, ended = self._earlier(number), get_ident(), Event()
+        # What the last of them gives is read; the others only need an output of its form.
+        given = self._given[layers[-1]][0]
+
+        def giving(own: Callable[..., Any]) -> Callable[..., Any]:
+            def forward(*args: Any, **kwargs: Any) -> Any:
+                # Other threads get the layer's own, also of what they set in the meantime.
+                if get_ident() != home or ended.is_set():
+                    return own(*args, **kwargs)
+                size = len(args[0] if args else kwargs["hidden_states"])
+                return tree_map_only(
+                    Tensor, lambda one: one.expand(size, *one.shape[1:]).clone(), given
+                )
+
+            return forward
+
         with ExitStack() as stack:
-            # What other threads set in the meantime may still lead here.
             stack.callback(ended.set)
-            # What the last of them gives is read; the others only need an output of its form.
             for layer in layers:
-                given = _giving(self._given[layers[-1]][0], layer.forward, ended)
-                stack.enter_context(attribute([layer], "forward", given))
+                stack.enter_context(attribute([layer], "forward", giving(layer.forward)))
             yield
 
     def _earlier(self, number: int) -> list[nn.Module]:
         """Return the layers before that of an attention in its list."""
         path, at = self._sites[number].place or ("", 0)
         return list(self._lens.body.get_submodule(path).children())[:at]
-
-
-def _giving(output: Any, own: Callable[..., Any], ended: Event) -> Callable[..., Any]:
-    """Return a forward method that gives an output to every text of a batch, until that has ended.
-
-    Other threads get the layer's own.
-    """
-    home = get_ident()
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        if get_ident() != home or ended.is_set():
-            return own(*args, **kwargs)
-        texts = len(args[0] if args else kwargs["hidden_states"])
-        return tree_map_only(Tensor, lambda one: one.expand(texts, *one.shape[1:]).clone(), output)
-
-    return forward

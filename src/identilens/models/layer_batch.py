@@ -78,11 +78,25 @@ class LayerBatch(Layer):
     def blocks(self) -> Iterator[Block]:
         """Yield the rows of all heads."""
         for rows in self.projector.steps(self.n_query):
-            outputs, weights = map(
-                torch.cat, zip(*(call.attend(rows) for call in self.calls), strict=True)
-            )
+            calls = [call.rows(rows) for call in self.calls]
+            outputs, weights = map(torch.cat, zip(*(call.attend() for call in calls), strict=True))
             if weights.dtype in HALF:
-                weights = self._recomputed(rows, weights)
+                # Computed again from Q and K where that is possible.
+                call, bias = calls[0], None
+                query = torch.cat([one.query for one in calls])
+                keys = torch.cat([one.key for one in calls])
+                keys = keys.repeat_interleave(self.heads // keys.shape[1], 1)
+                visible = call.visible()
+                visible = None if visible is None else visible[:1, None]
+                added: Any = [one.bias() for one in calls]
+                if added[0] is not None:
+                    bias = torch.cat([one.expand(len(self.texts), -1, -1, -1) for one in added])
+                softcap = call.arguments.get("softcap")
+                logits = attention_logits(query, keys, call.scaling, bias, softcap)
+                exact = visible_softmax(logits, visible)
+                given = weights, exact, logits, query, keys, call.scaling, visible
+                self._follows &= follow_logits(*given)
+                weights = torch.where(self._follows[..., None, None], exact, weights.double())
             outputs = outputs.transpose(1, 2).double()
             if self._bias is not None:
                 outputs = outputs - weights.double().sum(-1, keepdim=True) * self._bias
@@ -122,24 +136,3 @@ class LayerBatch(Layer):
             "NaN or infinite entries. Look for an overflow in half precision (load with --dtype float32) or a broken "
             "checkpoint."
         )
-
-    def _recomputed(
-        self, rows: slice, weights: Float[Tensor, "text head row key"]
-    ) -> Float[Tensor, "text head row key"]:
-        """Return the weights of models in half precision, computed again from Q and K where that is possible."""
-        call = self.calls[0]
-        query = torch.cat([one.query[:, :, rows] for one in self.calls])
-        keys = torch.cat([one.key for one in self.calls])
-        keys = keys.repeat_interleave(self.heads // keys.shape[1], 1)
-        visible = call.visible(rows)
-        visible = None if visible is None else visible[:1, None]
-        bias: Any = [one.bias(rows) for one in self.calls]
-        added = None
-        if bias[0] is not None:
-            added = torch.cat([one.expand(len(self.texts), -1, -1, -1) for one in bias])
-        logits = attention_logits(query, keys, call.scaling, added, call.arguments.get("softcap"))
-        exact = visible_softmax(logits, visible)
-        self._follows &= follow_logits(weights, exact, logits, query, keys, call.scaling, visible)
-        if self._follows.all():
-            return exact
-        return torch.where(self._follows[..., None, None], exact, weights.double())

@@ -15,14 +15,13 @@ from identilens.errors import InputError, UnsupportedModelError
 from identilens.linalg import HALF
 from identilens.linalg.factor import stored_rank
 from identilens.models.affine import constant, is_linear, linear_weight
-from identilens.models.families import WORKS
 from identilens.models.following import (
     LayerRun,
     Meeting,
     Place,
     Route,
-    Watch,
     capturing,
+    routes_among,
     watched,
 )
 from identilens.models.gates import gated_candidates
@@ -51,8 +50,7 @@ class Site:
         added: Whether head outputs are added before they are projected. Otherwise they are concatenated.
         place: The list of layers that contains the attention, and its number there; None outside of lists.
         positions_first: Whether the input of the projection has the axis of positions before the axis of texts.
-        number: Number of the product of weights and values, if the model computes attention by itself.
-        route: Layout of the axes of that product.
+        route: Layout of the product of weights and values, if the model computes attention by itself.
         gated: Whether head outputs are multiplied with a gate, a factor of their row, before they are projected.
         normed: Whether they are normalised before that. Such a norm counts as a gate, with the length as it is.
         mixer: Whether its layer mixes positions by more than attention (a state space or a convolution beside it).
@@ -68,7 +66,6 @@ class Site:
     added: bool = False
     place: Place | None = None
     positions_first: bool = False
-    number: int | None = None
     route: Route | None = None
     chooses: bool = False
     mixer: bool = False
@@ -130,7 +127,6 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> Sites:
     """
     names = {module: name for name, module in model.named_modules()}
     watch = watched(model, _members(model), forward)
-    _refuse_bypass(model, watch)
     if model.dtype in HALF and any(meeting.chooses for meeting in watch.meetings):
         raise UnsupportedModelError(
             f"{type(model).__name__} chooses the keys of each query by rank, and in half precision a rounding chooses "
@@ -155,18 +151,14 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> Sites:
 
 def routes_of(sites: Sequence[Site]) -> dict[int, Route]:
     """Return the routes of attention that the model computes by itself, by the numbers of its products."""
-    return {
-        site.number: site.route
-        for site in sites
-        if site.number is not None and site.route is not None
-    }
+    return {site.route.number: site.route for site in sites if site.route is not None}
 
 
 def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Site:
     module = meeting.module
     linear = (one for one in meeting.candidates if is_linear(one.module, one.inputs))
     found, normed = next(linear, None), False
-    gated = found is None and meeting.given is not None
+    gated = found is None and meeting.mixture is None
     if gated:
         with intercept(model, AttentionCall.run), torch.no_grad():
             passed = gated_candidates(meeting.call, meeting.inputs)
@@ -183,13 +175,21 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
         raise UnsupportedModelError(
             f"{type(module).__name__} changes the attention output before it is projected: {why}"
         )
-    call, mixture = meeting.call, meeting.mixture
+    call = meeting.call
     routes = {} if meeting.route is None else {meeting.order: meeting.route}
     blank = _blank(model, module, routes, *meeting.inputs)
     bias, route = blank.value[0, :, 0].clone(), meeting.route
-    if route is not None and route.biased and not _same_bias(blank, call):
-        route = replace(route, fixed=False)
-    number = None if mixture is None else mixture.number
+    if route is not None and route.biased:
+        mask: Any = call.mask
+        one, other = (made.arguments["position_bias"] for made in (blank, call))
+        # Biases are fixed if they are those of no input up to a constant per row.
+        fixed = one.shape == other.shape
+        if fixed:
+            apart = (one - other) * mask
+            mean = apart.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)
+            size = float(((apart - mean) * mask).abs().max())
+            fixed = size <= SUM_ERROR * (1 + float(other.abs().max()))
+        route = replace(route, fixed=fixed)
     heads = call.query.shape[1]
     first = found.inputs.ndim == 3 and found.inputs.shape[:2] == (call.query.shape[2], 1) != (1, 1)
     return Site(
@@ -202,7 +202,6 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
         found.added,
         meeting.place,
         first,
-        number,
         route,
         meeting.chooses,
         gated=gated,
@@ -210,30 +209,35 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
     )
 
 
-def layer_at(model: nn.Module, place: Place) -> nn.Module:
-    """Return a layer by the path of its list and its number there."""
-    path, number = place
+def layer_of(model: nn.Module, site: Site) -> nn.Module:
+    """Return the layer that contains a site.
+
+    Raises:
+        UnsupportedModelError: If the attention is in no list of layers.
+    """
+    if site.place is None:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} does not have its layers in a list (attention found at {site.name})."
+        )
+    path, number = site.place
     return [*model.get_submodule(path).children()][number]
 
 
-def layers_without_attention(model: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
-    """Return the layers without attention in lists that also have layers with attention, by path and class."""
-    places = {site.place for site in sites if site.place is not None}
-    return tuple(
-        f"{path}.{number} ({type(layer).__name__})"
-        for path in dict.fromkeys(path for path, _ in sorted(places))
-        for number, layer in enumerate(model.get_submodule(path).children())
-        if (path, number) not in places
-    )
-
-
-def layers_with_mixers(model: nn.Module, sites: Sequence[Site]) -> tuple[str, ...]:
-    """Return the layers that mix positions by more than attention, by path and class."""
-    places = dict.fromkeys(site.place for site in sites if site.place is not None and site.mixer)
-    return tuple(
-        f"{path}.{number} ({type(layer_at(model, (path, number))).__name__})"
-        for path, number in places
-    )
+def other_layers(
+    model: nn.Module, sites: Sequence[Site]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return layers without attention beside layers with it, and those that mix by more, by path and class."""
+    attention = {site.place for site in sites if site.place is not None}
+    mixers = {site.place for site in sites if site.mixer}
+    bare, mixing = [], []
+    for path in dict.fromkeys(path for path, _ in sorted(attention)):
+        for number, layer in enumerate(model.get_submodule(path).children()):
+            name = f"{path}.{number} ({type(layer).__name__})"
+            if (path, number) not in attention:
+                bare.append(name)
+            elif (path, number) in mixers:
+                mixing.append(name)
+    return tuple(bare), tuple(mixing)
 
 
 def _members(model: nn.Module) -> dict[nn.Module, Place]:
@@ -279,7 +283,11 @@ def find_site(sites: Sites, layer: int, head: int, kind: Kind | None = None) -> 
     Raises:
         InputError: If the model has no such head, or several kinds of attention and none is given.
     """
-    kind = one_kind(sites, kind)
+    kind, *more = kinds = _kinds(sites, kind)
+    if more:
+        raise InputError(
+            f"the model has {', '.join(kinds)} attention; say which with kind=... (--kind)."
+        )
     indices = {site.layer: index for index, site in enumerate(sites) if site.kind == kind}
     if layer not in indices:
         raise InputError(
@@ -305,27 +313,12 @@ def chosen_heads(
         InputError: If the model lacks one of them.
     """
     for one in _kinds(sites, kind):
-        for layer in (
-            layers if layers is not None else [site.layer for site in sites if site.kind == one]
-        ):
+        every = [site.layer for site in sites if site.kind == one]
+        for layer in every if layers is None else layers:
             site = sites[find_site(sites, layer, 0, one)]
-            for head in heads if heads is not None else range(site.heads):
+            for head in range(site.heads) if heads is None else heads:
                 find_site(sites, layer, head, one)
                 yield site, head
-
-
-def one_kind(sites: Sites, kind: Kind | None) -> Kind:
-    """Return a kind of attention that the model has: the one that is named, or its only one.
-
-    Raises:
-        InputError: If the model has no such kind, or several kinds and none is named.
-    """
-    kinds = _kinds(sites, kind)
-    if len(kinds) > 1:
-        raise InputError(
-            f"the model has {', '.join(kinds)} attention; say which with kind=... (--kind)."
-        )
-    return kinds[0]
 
 
 def _kinds(sites: Sites, kind: Kind | None) -> list[Kind]:
@@ -361,33 +354,6 @@ def _blank(
     return found[0]
 
 
-def _same_bias(blank: AttentionCall, call: AttentionCall) -> bool:
-    """Whether position biases are equal up to a constant per row."""
-    one, other = (made.arguments["position_bias"] for made in (blank, call))
-    if one.shape != other.shape or call.mask is None:
-        return False
-    apart = (one - other) * call.mask
-    apart = (apart - apart.sum(-1, keepdim=True) / call.mask.sum(-1, keepdim=True)) * call.mask
-    return float(apart.abs().max()) <= SUM_ERROR * (1 + float(other.abs().max()))
-
-
-def _refuse_bypass(model: PreTrainedModel, watch: Watch) -> None:
-    called = {meeting.module for meeting in watch.meetings}
-    # Linear attention takes no softmax and multiplies no distributions: such a layer has no attention in this sense.
-    own = watch.follower.normalised & watch.entered if watch.meetings else watch.entered
-    silent = sorted({type(module).__name__ for module in own - called})
-    name = f"{type(model).__name__} ({model.config.model_type}) cannot be audited"
-    if silent:
-        raise UnsupportedModelError(
-            f"{name}: {', '.join(silent)} does its own attention: it neither calls transformers' attention interface "
-            f"nor multiplies a softmax over keys with values; {WORKS}"
-        )
-    if not watch.meetings:
-        raise UnsupportedModelError(
-            f"{name}: it ran no attention (a softmax over keys times values); {WORKS}"
-        )
-
-
 _PUSH = 4.0
 """How far one position is moved, in standard deviations of the layer's input."""
 _ROUNDINGS = 8
@@ -408,15 +374,10 @@ def mixes_otherwise(model: PreTrainedModel, run: LayerRun, meetings: Sequence[Me
             return True
     with evaluation_mode(model):
         held = [meeting.call.run() for meeting in meetings]
-    routes = {
-        one.mixture.number - run.first: one.route for one in meetings if one.mixture and one.route
-    }
+    routes = routes_among(meetings)
     given = without_cache(run.inputs)
     states = _states(given)
-    if states is None:
-        return False
-    axes = _positions(states, meetings[0].call)
-    if not axes:
+    if states is None or not (axes := _positions(states, meetings[0].call)):
         return False
     values: list[Tensor] = []
 

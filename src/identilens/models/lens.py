@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from inspect import signature
+from itertools import groupby
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -26,8 +27,7 @@ from identilens.models.interface import AttentionCall, Handler, configured, eval
 from identilens.models.layout import (
     Sites,
     discover,
-    layers_with_mixers,
-    layers_without_attention,
+    other_layers,
     routes_of,
 )
 from identilens.models.offloading import device_of, refuse_without_values
@@ -45,14 +45,14 @@ class Lens:
     """A transformer and its tokenizer, with access to its internals; the model itself is never changed.
 
     Args:
-        model: Any transformers model, also with a peft adapter.
+        model: Any transformers model.
         tokenizer: Needed for text, but not for token ids and prepared batches.
         image_processor: Needed for images, but not for batches with pixel_values.
         feature_extractor: Needed for recordings, but not for batches of features.
         name: Name of the model in results; its own name or path by default.
 
     Raises:
-        InputError: For a model that is not of transformers.
+        InputError: For a model that is not of transformers, or in a wrapper of peft.
 
     Examples:
         >>> import identilens as idl
@@ -162,12 +162,12 @@ class Lens:
     @property
     def other_layers(self) -> tuple[str, ...]:
         """Layers without attention beside layers with it (state spaces, convolutions); known after `sites`."""
-        return layers_without_attention(self.body, self._sites or ())
+        return other_layers(self.body, self._sites or ())[0]
 
     @property
     def mixing_layers(self) -> tuple[str, ...]:
         """Layers that mix positions by more than attention (a state space or convolution beside it), after `sites`."""
-        return layers_with_mixers(self.body, self._sites or ())
+        return other_layers(self.body, self._sites or ())[1]
 
     @property
     def capture_way(self) -> Literal["interface", "followed"] | None:
@@ -199,7 +199,7 @@ class Lens:
                 raise
             except MODELS_RAISE:
                 # Some families need more than a few tokens (landmarks, chunks).
-                with explained(type(self.model).__name__):
+                with explained(self.model):
                     self._sites = self._discovered(item)
             self._sites_of = weights
             self._joins_texts |= self._heeds_longest
@@ -236,10 +236,9 @@ class Lens:
         if handler is not None:
             self.sites(items[0])
         self._refuse_mixed(items)
-        if handler is None or self._kind_of_batch(items) in self._proven:
-            return self._forward(items, handler, whole, options)
-        if changes:
+        if handler is not None and changes:
             self.prove_once(items)
+        if handler is None or changes or self._kind_of_batch(items) in self._proven:
             return self._forward(items, handler, whole, options)
         return self._proving(self._proof(items), handler, whole, options)
 
@@ -295,7 +294,7 @@ class Lens:
         model = self.model if whole else self.body
         with (
             evaluation_mode(model) if handler is None else self.capturing(handler, items, model),
-            explained(type(model).__name__),
+            explained(model),
         ):
             return self.plain(items, model, **options)
 
@@ -353,11 +352,11 @@ class Lens:
 
         for batch in self.batches(items, range(len(items)), batch_size):
             texts = [items[number] for number in batch]
-            collector, lengths = Collector(self.sites(texts[0]), texts, weights), Lengths(texts)
+            collector = Collector(self.sites(texts[0]), texts, weights)
             options = {"output_hidden_states": True} if hidden_states else {}
             output = self.run(texts, collector, **options)
             for index, item in enumerate(texts):
-                states = split_states(output, lengths, index) if hidden_states else None
+                states = split_states(output, collector.lengths, index) if hidden_states else None
                 states = states and {name: one.cpu() for name, one in states.items()}
                 layers = tuple(collector.layers[index])
                 names = item.tokens or {
@@ -372,26 +371,19 @@ class Lens:
 
         Texts of which one runs otherwise in a batch than alone come one by one: the first batch of its kind is proven.
         """
-        batch: list[int] = []
-        for number in order:
-            if batch and (len(batch) == size or items[batch[0]].shapes != items[number].shapes):
-                yield from self._separated(items, batch)
-                batch = []
-            batch.append(number)
-        if batch:
-            yield from self._separated(items, batch)
-
-    def _separated(self, items: Sequence[Item], batch: list[int]) -> list[list[int]]:
-        """Return a batch, or its texts one by one if one of them differs in it."""
-        if len(batch) > 1 and not self._joins_texts:
-            try:
-                self.prove_once([items[number] for number in batch])
-            except JoinedTextsError:
-                self._joins_texts = True
-            except (UnsupportedModelError, NumericalError):
-                # Hidden states alone need no attention; whoever uses it meets the error again.
-                pass
-        return [[number] for number in batch] if self._joins_texts else [batch]
+        for _, alike in groupby(order, key=lambda number: items[number].shapes):
+            numbers = list(alike)
+            for first in range(0, len(numbers), size):
+                batch = numbers[first : first + size]
+                if len(batch) > 1 and not self._joins_texts:
+                    try:
+                        self.prove_once([items[number] for number in batch])
+                    except JoinedTextsError:
+                        self._joins_texts = True
+                    except (UnsupportedModelError, NumericalError):
+                        # Hidden states alone need no attention; whoever uses it meets the error again.
+                        pass
+                yield from [[number] for number in batch] if self._joins_texts else [batch]
 
     def _refuse_mixed(self, items: Sequence[Item]) -> None:
         """Raise for several texts of which each would run otherwise if it were alone."""

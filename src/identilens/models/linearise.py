@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
-from identilens.models.capture import no_states
+from identilens.models.capture import states_of
 from identilens.models.explaining import derivable
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler, configured
-from identilens.models.layout import layer_at
+from identilens.models.layout import layer_of
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind, names_at
 from identilens.models.threads import first_input, hooked
@@ -76,13 +76,12 @@ class HiddenMap:
         )
         self._seq2seq = bool(lens.model.config.is_encoder_decoder)
         site = next(site for site in lens.sites(item) if not self._seq2seq or site.kind == source)
-        self._own: Kind = source if self._seq2seq else site.kind
-        if site.place is None:
-            raise UnsupportedModelError(
-                f"{type(self._body).__name__} does not have its layers in a list (attention found at {site.name}), so "
-                "the input of the first layer cannot be found."
-            )
-        self._module = layer_at(self._body, site.place)
+        kinds: dict[str, Kind] = {"encoder": site.kind}
+        if self._seq2seq:
+            kinds = {"encoder": "encoder", "decoder": "cross"}
+            kinds = kinds if source == "encoder" else {"decoder": "decoder"}
+        self._kinds = kinds
+        self._module = layer_of(self._body, site)
         self.source: Source = source
         found: list[Any] = []
 
@@ -100,8 +99,7 @@ class HiddenMap:
         with torch.no_grad():
             states = self._states(self.inputs)
         self.outputs: tuple[HiddenState, ...] = tuple(label for label, _ in states)
-        self._config = lens.model.config
-        self._tokens = item.tokens
+        self._item, self._config = item, lens.model.config
 
     def __call__(self, inputs: Float[Tensor, "position d_in"]) -> tuple[Tensor, ...]:
         """Return the hidden states [position, d_model] that `outputs` lists, for these inputs."""
@@ -110,8 +108,8 @@ class HiddenMap:
     def tokens(self, kind: Kind | None = None) -> tuple[str, ...]:
         """Return the token at each input position, or at each position of the hidden states of a kind."""
         if kind == "cross":
-            return self._tokens["decoder"]
-        return names_at(self._tokens, self.source, len(self.inputs), self._config)
+            return self._item.tokens["decoder"]
+        return names_at(self._item.tokens, self.source, len(self.inputs), self._config)
 
     def run(self, inputs: Float[Tensor, "position d_in"]) -> Any:
         """Return the model's output for these inputs, with its hidden states."""
@@ -129,20 +127,11 @@ class HiddenMap:
             return self._forward()
 
     def _states(self, inputs: Tensor) -> list[tuple[HiddenState, Tensor]]:
-        output = self.run(inputs)
-        found: dict[Kind, tuple[Tensor, ...]]
-        if not self._seq2seq:
-            if output.get("hidden_states") is None:
-                raise no_states(type(self._body).__name__)
-            found = {self._own: output.hidden_states}
-        elif self._own == "encoder":
-            found = {"encoder": output.encoder_hidden_states, "cross": output.decoder_hidden_states}
-        else:
-            found = {"decoder": output.decoder_hidden_states}
+        found = states_of(self.run(inputs))
         return [
             (HiddenState(kind, layer), state[0])
-            for kind, states in found.items()
-            for layer, state in enumerate(states[1:], 1)
+            for sequence, kind in self._kinds.items()
+            for layer, state in enumerate(found[sequence][1:], 1)
         ]
 
 

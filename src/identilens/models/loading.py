@@ -27,12 +27,11 @@ from identilens.errors import (
 )
 from identilens.models.bundled import resolved
 from identilens.models.lens import Lens
-from identilens.models.offloading import on_disk
 
 Precision = Literal["float32", "float16", "bfloat16", "float64"]
 Dtype = Literal["auto", Precision]
 
-_MAPS = ("auto", "balanced", "balanced_low_0", "sequential", "disk")
+_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
 """Ways to choose where the parts of a model are kept."""
 
 _NAMED = 8
@@ -60,9 +59,8 @@ def load(
         dtype: Precision of the loaded model; ``"auto"`` is the precision of the checkpoint.
         device: Device of the model. Default: CUDA if it is available, else the CPU.
         device_map: Where parameters are kept, in place of ``device``: ``"auto"`` fills the devices, then the memory,
-            then reads the rest from disk as it is needed; ``"disk"`` reads every layer from the checkpoint each time it
-            runs, for models larger than memory; or a mapping of modules, as in transformers. What is read as it is
-            needed has no derivative: `mixing` and certificates of predictions refuse it.
+            then reads the rest from disk as it is needed; or a mapping of modules, as in transformers. What is read as
+            it is needed has no derivative: `mixing` and certificates of predictions refuse it.
         quantization: Quantises the weights, such as ``transformers.TorchAoConfig(...)``; a quantised checkpoint needs
             none. Output projections that round their inputs are refused, unless the model computes in half precision.
         attn_implementation: As in transformers. Default: the choice of transformers.
@@ -92,10 +90,18 @@ def load(
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     if revision is not None and Path(place).exists():
         raise SettingError("revision", "for ids of the hub only", revision)
-    precision, put = precision_name(dtype), usable_device(device)
+    precision, known = str(dtype).removeprefix("torch."), ("auto", *get_args(Precision))
+    if precision not in known:
+        raise InputError(f"expected dtype to be {' or '.join(known)}; got {dtype!r}.")
+    put = usable_device(device)
     given = {"attn_implementation": attn_implementation, "quantization_config": quantization}
     more = {name: value for name, value in given.items() if value is not None}
-    check_map(device_map, device)
+    if device is not None and device_map is not None:
+        raise InputError(
+            "expected device or device_map; got both. A map says where each part is kept."
+        )
+    if isinstance(device_map, str) and device_map not in _MAPS:
+        raise SettingError("device_map", f"to be {', '.join(_MAPS)} or a mapping", device_map)
     try:
         lens = _loaded(place, str(model), put, device_map, precision, more, common)
     except Exception as error:  # transformers raises whatever a broken file makes it stumble over
@@ -135,19 +141,22 @@ def _loaded(
             f"bundled-decoder. Check the spelling, or download it first and pass the folder. ({first_line(error)})"
         ) from error
     refuse_pickles(model, common)
-    options = {
-        "config": config,
-        "dtype": precision if precision == "auto" else getattr(torch, precision),
-        "use_safetensors": True,
-        **more,
-        **common,
-    }
-    kind = _model_class(config)
+    exact = precision if precision == "auto" else getattr(torch, precision)
+    options = {"config": config, "dtype": exact, "use_safetensors": True, **more, **common}
+    [known, *_] = getattr(config, "architectures", None) or [""]
+    # Classes registered with the Auto classes of transformers, such as ours, are not attributes of transformers.
+    heads = (
+        transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+        transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
+    )
+    registered = [mapping[type(config)] for mapping in heads if type(config) in mapping]
+    classes = [getattr(transformers, known, None), *registered]
+    named = (one for one in classes if isinstance(one, type) and one.__name__ == known)
+    kind = next((one for one in named if issubclass(one, PreTrainedModel)), AutoModel)
     # A quantised model stays where it was loaded.
     placed = device_map or "quantization_config" in {**more, **config.to_dict()}
     if placed:
-        kept = on_disk(kind, config) if device_map == "disk" else device_map
-        options["device_map"] = kept or {"": device}
+        options["device_map"] = device_map or {"": device}
     network: Any = _from_checkpoint(model, kind, options)
     (network if placed else network.to(device)).eval()
     processors: list[Any] = []
@@ -157,7 +166,10 @@ def _loaded(
         except (OSError, ValueError, TypeError, KeyError, ImportError):
             processors.append(None)
     tokenizer, images, audio = processors
-    absent = _absent_files(tokenizer, model, common)
+    # Where none of a tokenizer's files exists, transformers has made an empty one.
+    absent = sorted(getattr(tokenizer, "vocab_files_names", {}).values())
+    if any(cached_file(model, name, **common, **QUIET) for name in (*absent, *_WHOLE_TOKENIZERS)):
+        absent = []
     lens = Lens(
         network,
         None if absent else tokenizer,
@@ -170,12 +182,6 @@ def _loaded(
             f"{str(model)!r} has none of its tokenizer's files ({', '.join(absent)})"
         )
     return lens
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_NAMED]) + (
-        f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    )
 
 
 def _from_checkpoint(model: str | Path, kind: Any, options: dict[str, Any]) -> PreTrainedModel:
@@ -199,39 +205,17 @@ def _from_checkpoint(model: str | Path, kind: Any, options: dict[str, Any]) -> P
         return _from_checkpoint(model, AutoModel, options)
     if missing:
         raise InputError(
-            f"{str(model)!r} lacks weights that {type(network).__name__} computes with: {_listed(missing)}. They would "
-            "be random numbers. Download the checkpoint again, or save the whole model with save_pretrained."
+            f"{str(model)!r} lacks weights that {type(network).__name__} computes with: "
+            f"{', '.join(missing[:_NAMED])}. They would be random numbers. Download the checkpoint "
+            "again, or save the whole model with save_pretrained."
         )
     if unused := left_over(network, info["unexpected_keys"]):
         raise InputError(
             f"{str(model)!r} contains weights that {type(network).__name__} with this config.json does not compute "
-            f"with: {_listed(unused)}. It would be another model than the one that was saved. Download config.json "
-            "again, or correct what it declares (a number of layers, biases, quantization)."
+            f"with: {', '.join(unused[:_NAMED])}. It would be another model than the one that was saved. Download "
+            "config.json again, or correct what it declares (a number of layers, biases, quantization)."
         )
     return network
-
-
-def _model_class(config: Any) -> Any:
-    [name, *_] = getattr(config, "architectures", None) or [""]
-    # Classes registered with the Auto classes of transformers, such as ours, are not attributes of transformers.
-    heads = (
-        transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
-        transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
-    )
-    registered = [mapping[type(config)] for mapping in heads if type(config) in mapping]
-    known = [getattr(transformers, name, None), *registered]
-    named = (kind for kind in known if isinstance(kind, type) and kind.__name__ == name)
-    return next((kind for kind in named if issubclass(kind, PreTrainedModel)), AutoModel)
-
-
-def _absent_files(tokenizer: Any, model: str | Path, common: dict[str, Any]) -> list[str]:
-    """Return the files of a tokenizer if none of them exists: then transformers has made an empty one."""
-    names = (
-        [] if tokenizer is None else sorted(getattr(tokenizer, "vocab_files_names", {}).values())
-    )
-    if any(cached_file(model, name, **common, **QUIET) for name in [*names, *_WHOLE_TOKENIZERS]):
-        return []
-    return names
 
 
 _REMEDY = "Download the model again, or save it again with save_pretrained."
@@ -311,32 +295,6 @@ def usable_device(given: str | torch.device | None) -> torch.device:
             "where it is available."
         ) from error
     return place
-
-
-def check_map(device_map: Any, device: str | torch.device | None) -> None:
-    """Check a map that says where a model's parts are kept.
-
-    Raises:
-        InputError: For a device beside it, or a word that is no map.
-    """
-    if device is not None and device_map is not None:
-        raise InputError(
-            "expected device or device_map; got both. A map says where each part is kept."
-        )
-    if isinstance(device_map, str) and device_map not in _MAPS:
-        raise SettingError("device_map", f"to be {', '.join(_MAPS)} or a mapping", device_map)
-
-
-def precision_name(dtype: str | torch.dtype) -> str:
-    """Return the name of a precision in which a model can be loaded.
-
-    Raises:
-        InputError: For any other; the message lists the choices.
-    """
-    name, known = str(dtype).removeprefix("torch."), ("auto", *get_args(Precision))
-    if name not in known:
-        raise InputError(f"expected dtype to be {' or '.join(known)}; got {dtype!r}.")
-    return name
 
 
 def first_line(error: Exception) -> str:

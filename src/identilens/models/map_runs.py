@@ -8,13 +8,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from identilens.errors import UnsupportedModelError
 from identilens.models.explaining import explained
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
 from identilens.models.later import LaterLayers
-from identilens.models.layout import find_site, layer_at
+from identilens.models.layout import find_site, layer_of
 from identilens.models.lens import Lens
 from identilens.models.substitution import Rows, put_rows, text_losses
 from identilens.models.threads import EndedError, hooked
@@ -36,12 +35,9 @@ class MapRuns:
         self._lens, self._item, self._head, self._batch = lens, item, head, batch
         sites = lens.sites(item)
         self._site = find_site(sites, *head.address)
-        place = sites[self._site].place
-        self._layer = place and layer_at(lens.body, place)
-        self.own = Rows(range(len(head.attention)), head.attention)
-        with explained(type(lens.model).__name__):
-            self._later = LaterLayers(lens, item, {"output_hidden_states": True}, self._site)
-        self._plain = self._outcome([self.own])
+        with explained(lens.model):
+            self._later = LaterLayers(lens, item, {"output_hidden_states": True})
+        self._plain = self._outcome([Rows(range(len(head.attention)), head.attention)])
 
     def effects(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, " change"]]:
         """Return how much each change moves the model away from its own weights put back.
@@ -65,10 +61,7 @@ class MapRuns:
         Raises:
             UnsupportedModelError: If the model does not have its layers in a list.
         """
-        if self._layer is None:
-            raise UnsupportedModelError(
-                f"{type(self._lens.body).__name__} does not have its layers in a list."
-            )
+        layer = layer_of(self._lens.body, self._head.site)
         outputs: list[Tensor] = []
 
         def keep(_module: nn.Module, _args: tuple, _kwargs: dict, output: Any) -> None:
@@ -76,7 +69,7 @@ class MapRuns:
                 outputs.append(output if isinstance(output, Tensor) else output[0])
                 raise EndedError
 
-        with hooked([self._layer], after=keep):
+        with hooked([layer], after=keep):
             for part in self._parts(changes):
                 with suppress(EndedError):
                     self._run(part)
@@ -103,5 +96,5 @@ class MapRuns:
             for number, rows in enumerate(changes):
                 put_rows(output, number, rows, head.site, head.head, call)
 
-        with explained(type(self._lens.model).__name__):
+        with explained(self._lens.model):
             return self._later.changed(self._site, put, len(changes))

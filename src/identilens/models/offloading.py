@@ -1,13 +1,9 @@
 """Models whose parameters wait on disk or CPU until a layer runs, as accelerate keeps them there."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import torch
 from accelerate.hooks import AlignDevicesHook
 from accelerate.utils import align_module_device, has_offloaded_params
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedConfig
 
 from identilens.errors import UnsupportedModelError
 
@@ -53,22 +49,3 @@ def tensor_of(model: nn.Module, name: str) -> Tensor:
     module = model.get_submodule(path)
     with align_module_device(module):
         return getattr(module, own).detach()
-
-
-def on_disk(kind: Any, config: PreTrainedConfig) -> dict[str, str]:
-    """Return the map of a class of models that leaves lists of layers on disk, and the rest on CPU."""
-    with torch.device("meta"):
-        model = AutoModel.from_config(config) if kind is AutoModel else kind(config)
-    return dict(_places(model, ""))
-
-
-def _places(module: nn.Module, path: str) -> Iterator[tuple[str, str]]:
-    """Yield the outermost lists of layers, and the largest modules without any, each with its place."""
-    for name, part in module.named_children():
-        if any(isinstance(inner, nn.ModuleList) for inner in part.modules()):
-            if isinstance(part, nn.ModuleList):
-                yield f"{path}{name}", "disk"
-            else:
-                yield from _places(part, f"{path}{name}.")
-        else:
-            yield f"{path}{name}", "cpu"

@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 from identilens.errors import InputError
 from identilens.linalg.decompositions import eigh
 from identilens.linalg.memory import budget_on
-from identilens.models.capture import no_states
+from identilens.models.capture import states_of
 from identilens.models.derivative.jacobian import chunk_size
 from identilens.models.explaining import Exact
 from identilens.models.heads import Head
@@ -35,9 +35,6 @@ Entries = Float[Tensor, "position entry"]
 
 Measure = Callable[[Tensor, Tensor], Any]
 """What is measured of an outcome after a change and before it."""
-
-_STATES = ("decoder_hidden_states", "encoder_hidden_states", "hidden_states")
-"""Where an output has its states; those of the first that it has are final."""
 
 _AT_ONCE, _LOGITS = 8, 2**24
 """Copies of a text in one run of the model at most, and how many logits they may have together."""
@@ -174,35 +171,27 @@ class Answer:
         with torch.enable_grad(), self.lens.capturing(gated, [self.item], model), single:
             run = self.lens.plain([self.item], model, **self._wanted)
             entries = self._entries_of(run)
-        generator = torch.Generator().manual_seed(seed)
-        slopes = [
-            torch.autograd.grad(
-                entries,
-                gates,
-                self._probe(entries.detach(), generator),
-                retain_graph=True,
-                materialize_grads=True,
-            )
-            for _ in range(probes)
-        ]
+        generator, own, slopes = torch.Generator().manual_seed(seed), entries.detach(), []
+        length = own.double().norm().clamp_min(1e-300)
+        for _ in range(probes):
+            # L ε of the entries, for one random ε: L Lᵀ is the metric of the outcome.
+            probe = []
+            for part in own.split(_POSITIONS):
+                drawn = torch.randn(part.shape, generator=generator, dtype=torch.float64)
+                drawn = drawn.to(own.device)
+                if self.outcome == "states":
+                    drawn /= length
+                else:
+                    p = part.double().softmax(-1)
+                    drawn *= (p / 2).sqrt()
+                    drawn -= p * drawn.sum(-1, keepdim=True)
+                probe.append(drawn.to(own.dtype))
+            options = {"retain_graph": True, "materialize_grads": True}
+            slopes.append(torch.autograd.grad(entries, gates, torch.cat(probe), **options))
         squares = [
             torch.stack(one).double().square().mean(0).cpu() for one in zip(*slopes, strict=True)
         ]
         return [square.sqrt() for square in squares] if self.outcome == "states" else squares
-
-    def _probe(self, own: Entries, generator: torch.Generator) -> Entries:
-        """Return L ε of the entries, for one random ε: L Lᵀ is the metric of the outcome."""
-        length, probe = own.double().norm().clamp_min(1e-300), []
-        for part in own.split(_POSITIONS):
-            drawn = torch.randn(part.shape, generator=generator, dtype=torch.float64).to(own.device)
-            if self.outcome == "states":
-                drawn /= length
-            else:
-                p = part.double().softmax(-1)
-                drawn *= (p / 2).sqrt()
-                drawn -= p * drawn.sum(-1, keepdim=True)
-            probe.append(drawn.to(own.dtype))
-        return torch.cat(probe)
 
     def linearised(
         self, heads: Heads, query: int, replacements: Mapping[Address, Rows] | None = None
@@ -213,29 +202,24 @@ class Answer:
         Of states it is the square of the relative change, ‖xᵀ J‖² / ‖h‖². With ``replacements`` of this row heads have
         other weights, so that the outcome has changed already; without, g is 0.
         """
-        jacobian, after, before = self.derivative(heads, query, replacements or {})
-        metric = self._metric(torch.cat([jacobian, (after - before)[None]]), after)
-        sizes, directions = eigh(metric[:-1, :-1])
-        root, slope = directions * sizes.clamp_min(0).sqrt(), metric[:-1, -1]
-        shape = len(heads), -1
-        return root.unflatten(0, shape), slope.unflatten(0, shape)
-
-    def _metric(
-        self, moves: Float[Tensor, "move position entry"], at: Entries
-    ) -> Float[Tensor, "move move"]:
-        """Return the products of all moves of the outcome in its metric, near the outcome ``at``."""
-        metric = torch.zeros(len(moves), len(moves), dtype=torch.float64, device=at.device)
-        size = self.own.double().norm().square().clamp_min(1e-300)
-        step = max(1, _ENTRIES // (len(moves) * at.shape[1]))
-        for part, own in zip(moves.split(step, 1), at.split(step), strict=True):
+        moves, after, before = self.derivative(heads, query, replacements or {})
+        moves = torch.cat([moves, (after - before)[None]])
+        # The products of all moves in the metric of the outcome, near where it is after.
+        metric = torch.zeros(len(moves), len(moves), dtype=torch.float64, device=after.device)
+        length = self.own.double().norm().square().clamp_min(1e-300)
+        step = max(1, _ENTRIES // (len(moves) * after.shape[1]))
+        for part, own in zip(moves.split(step, 1), after.split(step), strict=True):
             part = part.double()
-            scaled = part / size
+            scaled = part / length
             if self.outcome == "prediction":
                 p = own.double().softmax(-1)
                 part = part - (part * p).sum(-1, keepdim=True)
                 scaled = part * p / 2
             metric += part.flatten(1) @ scaled.flatten(1).mT
-        return metric
+        sizes, directions = eigh(metric[:-1, :-1])
+        root, slope = directions * sizes.clamp_min(0).sqrt(), metric[:-1, -1]
+        shape = len(heads), -1
+        return root.unflatten(0, shape), slope.unflatten(0, shape)
 
     def derivative(
         self, heads: Heads, query: int, replacements: Mapping[Address, Rows]
@@ -286,8 +270,8 @@ class Answer:
                     f"the derivative of the outcome of this text needs more than {LARGEST:,} bytes. "
                     "Name fewer positions with answer= (--answer), or cut the text."
                 )
-            derive = _backward if 0 < before.numel() < zero.numel() else _forward
-            return derive(outcome, zero), after, before
+            backward = 0 < before.numel() < zero.numel()
+            return jacobian(outcome, zero, backward=backward), after, before
 
     @cached_property
     def _text(self) -> Suffixes:
@@ -317,46 +301,41 @@ class Answer:
         return {"output_hidden_states": self.outcome == "states"}
 
     def _entries_of(self, run: Any, place: int = 0) -> Entries:
-        logits = run.get("logits")
-        given = (run.get(name) for name in _STATES if run.get(name))
-        last = next((states[-1][place] for states in given), None)
-        return self._entries(None if logits is None else logits[place], last)
-
-    def _entries(self, logits: Any, last: Tensor | None) -> Entries:
         if self.outcome == "states":
-            if last is None:
-                raise no_states(type(self.lens.model).__name__)
-            return self._chosen(last.flatten(0, -2))
-        if logits is None:
+            *_, last = states_of(run).values()
+            return self._entries(None, last[-1][place])
+        logits = run.get("logits")
+        return self._entries(None if logits is None else logits[place], None)
+
+    def _entries(self, logits: Any, last: Any) -> Entries:
+        if self.outcome == "states":
+            entries = last.flatten(0, -2)
+        elif logits is None:
             raise InputError(
                 f'{self.lens.name} predicts nothing: it has no logits. Choose outcome="states" (--outcome states), or '
                 "load the model with its task head."
             )
-        if logits.shape[-1] == 1:
+        elif logits.shape[-1] == 1:
             raise InputError(
                 f"{self.lens.name} has one output: there is nothing to choose from, and no distribution that could "
                 'change. Choose outcome="states" (--outcome states).'
             )
-        return logits[None] if logits.ndim == 1 else self._chosen(logits.flatten(0, -2))
-
-    def _chosen(self, entries: Float[Tensor, "all entry"]) -> Entries:
+        elif logits.ndim == 1:
+            return logits[None]
+        else:
+            entries = logits.flatten(0, -2)
         return entries if self.positions is None else entries[list(self.positions)]
 
 
-def _forward(
-    outcome: Callable[[Tensor], Tensor], at: Float[Tensor, "*input"]
+def jacobian(
+    outcome: Callable[[Tensor], Tensor], at: Float[Tensor, "*input"], *, backward: bool
 ) -> Float[Tensor, "tangent position entry"]:
-    """Return the derivative of an outcome by forward mode, some inputs at a time."""
+    """Return the derivative of an outcome: one pass an entry backward, or forward mode for some inputs at a time."""
+    if backward:
+        return torch.func.jacrev(outcome, chunk_size=1)(at).flatten(2).movedim(2, 0)
     tangents = torch.eye(at.numel(), dtype=at.dtype, device=at.device).unflatten(1, at.shape)
     derivative = torch.vmap(lambda one: torch.func.jvp(outcome, (at,), (one,))[1])
     chunk = chunk_size(
         lambda count: derivative(tangents[:count]), len(tangents), budget_on(at.device), "tangent"
     )
     return torch.cat([derivative(part) for part in tangents.split(chunk)])
-
-
-def _backward(
-    outcome: Callable[[Tensor], Tensor], at: Float[Tensor, "*input"]
-) -> Float[Tensor, "tangent position entry"]:
-    """Return the derivative of an outcome by reverse mode, one pass an entry."""
-    return torch.func.jacrev(outcome, chunk_size=1)(at).flatten(2).movedim(2, 0)

@@ -1,6 +1,6 @@
 """Which inputs of a model have an entry for each token, and the padding that their masks mark."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -83,8 +83,16 @@ def cut_padding(item: dict[str, Tensor], row: int) -> None:
         ]
         for name in cut:
             item[name] = item[name][real]
-        if not bool(real.all()):
-            _refuse_unknown({*item} - {*cut, mask_name}, item, row, len(mask))
+        unknown = [
+            name
+            for name in sorted({*item} - {*cut, mask_name, *_CHANNELS})
+            if not is_per_token(name) and len(mask) in item[name].shape
+        ]
+        if unknown and not bool(real.all()):
+            raise InputError(
+                f"{', '.join(unknown)} of text {row} has {len(mask)} entries, as many as the padded text, and it is "
+                "not known whether they belong to its tokens. Give texts without padding, one at a time."
+            )
         if cut:
             item[mask_name] = mask[real]
         # Without a mask, positions that begin anew separate documents that are packed into one row.
@@ -93,17 +101,3 @@ def cut_padding(item: dict[str, Tensor], row: int) -> None:
             and beside(mask_name, "position_ids") not in item
         ):
             del item[mask_name]
-
-
-def _refuse_unknown(names: Iterable[str], item: Mapping[str, Tensor], row: int, size: int) -> None:
-    """Raise for an input with an axis of the padded length, of which it is not known whether it is one of tokens."""
-    unknown = [
-        name
-        for name in sorted(names)
-        if not is_per_token(name) and name not in _CHANNELS and size in item[name].shape
-    ]
-    if unknown:
-        raise InputError(
-            f"{', '.join(unknown)} of text {row} has {size} entries, as many as the padded text, and it is not known "
-            "whether they belong to its tokens. Give texts without padding, one at a time."
-        )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan
 from typing import Any, NoReturn
 
@@ -59,6 +59,7 @@ class Check:
         return self.figure <= self.limit
 
 
+@dataclass(eq=False)
 class Proof:
     """Checks the attention calls of one batch while they are made, and the model's output afterwards.
 
@@ -75,24 +76,17 @@ class Proof:
         lone: Place in the batch of the text that also runs alone: the shortest, which has most padding.
     """
 
-    def __init__(
-        self,
-        model: str,
-        sites: Sites,
-        items: Sequence[Item],
-        noise: float,
-        *,
-        strict: bool = True,
-    ) -> None:
-        self.model = model
-        self.sites = sites
-        self.items = items
-        self.noise = noise
-        self.strict = strict
-        self.lengths = Lengths(items)
-        self.checks: dict[str, Check] = {}
-        self.finite = True
-        self.lone = min(range(len(items)), key=lambda text: items[text].length)
+    model: str
+    sites: Sites
+    items: Sequence[Item]
+    noise: float
+    strict: bool = True
+    checks: dict[str, Check] = field(default_factory=dict)
+    finite: bool = True
+
+    def __post_init__(self) -> None:
+        self.lengths = Lengths(self.items)
+        self.lone = min(range(len(self.items)), key=lambda text: self.items[text].length)
         self._rows: dict[int, tuple[list[int], Tensor]] = {}
         self._pending: tuple[AttentionCall, Tensor] | None = None
         self._calls = 0
@@ -125,18 +119,28 @@ class Proof:
         error = deviation(plain, captured, self.lengths, self.items)
         if not error <= self.noise:
             error = deviation(plain, repeat(AttentionCall.run), self.lengths, self.items)
-        remark = "relative, by text; if it is large: does the model draw random numbers, or overflow in half precision?"
-        self._note("outputs unchanged by capture", error, self.noise, remark)
+        self._note(
+            "outputs unchanged by capture",
+            error,
+            self.noise,
+            "relative, by text; if it is large: does the model draw random numbers, or overflow in half precision?",
+        )
 
     def alone(self, call: AttentionCall) -> Tensor:
         """Answer a call of the text that runs alone: its attention is that which it had in the batch."""
-        own, who = call.run(), type(call.module).__name__
+        own = call.run()
         if call.index in self._rows:
             rows, before = self._rows.pop(call.index)
             after = own[0, rows].double()
             error = relative(after, before) if after.shape == before.shape else 1.0
             name = "a text in a batch is as it is alone"
-            self._note(name, error, _LONE_NOISE * self.noise, f"relative, {who}", joined=True)
+            self._note(
+                name,
+                error,
+                _LONE_NOISE * self.noise,
+                f"relative, {type(call.module).__name__}",
+                joined=True,
+            )
         return own
 
     def _note(
@@ -147,37 +151,40 @@ class Proof:
         remark: str,
         joined: bool = False,
     ) -> None:
-        check = Check(name, figure, limit, remark)
-        before = self.checks.get(name)
+        check, before = Check(name, figure, limit, remark), self.checks.get(name)
         # Nothing is worse than a figure that is not a number.
         if before is None or isnan(check.figure) or check.figure > before.figure:
             self.checks[name] = check
         if not check.passed and (self.strict or joined):
-            self._refuse(check, joined)
+            self._refuse(name, figure, limit, remark, joined)
 
-    def _refuse(self, check: Check, joined: bool = False) -> NoReturn:
+    def _refuse(
+        self, name: str, figure: Number, limit: Number, remark: str, joined: bool = False
+    ) -> NoReturn:
         """Raise for a check that failed; one that fails where texts are ``joined`` may pass for one text."""
         several, remedy = joined and len(self.items) > 1, ONE_TEXT if joined else _OTHER_MODEL
         raise (JoinedTextsError if several else UnsupportedModelError)(
-            f"{self.model} cannot be captured faithfully: the check {check.name!r} failed with {check.figure:.3g} "
-            f"(limit {check.limit:.3g}; {check.remark}). {remedy}"
+            f"{self.model} cannot be captured faithfully: the check {name!r} failed with {figure:.3g} "
+            f"(limit {limit:.3g}; {remark}). {remedy}"
         )
 
     def _check(self, call: AttentionCall) -> None:
         self._check_layout(call)
         own, rows = call.run(), self._checked_rows(call)
-        output, weights = call.attend(rows)
+        part = call.rows(rows)
+        output, weights = part.attend()
         shape = (len(self.items), call.query.shape[1], len(rows), call.key.shape[2])
         if weights is None or weights.shape != shape or own[:, rows].shape != output.shape:
-            remark = (
-                f"axes of the weights of {type(call.module).__name__}; expected the shape {shape}"
+            self._refuse(
+                "attention gives its weights",
+                0 if weights is None else weights.ndim,
+                4,
+                f"axes of the weights of {type(call.module).__name__}; expected the shape {shape}",
             )
-            axes = 0 if weights is None else weights.ndim
-            self._refuse(Check("attention gives its weights", axes, 4, remark))
         reference = output
         if call.own is not call.eager and call.query.dtype in HALF:
             with Exact(torch.float32):
-                reference = call.attend(rows)[0]
+                reference = part.attend()[0]
         for text in range(len(self.items)):
             kept, columns = self.lengths.of(text, self.sites[call.index].kind, call)
             places = [row for row in rows if row < kept]
@@ -189,12 +196,19 @@ class Proof:
         batch = call.query.shape[0]
         who = type(call.module).__name__
         if call.index >= len(self.sites) or call.query.shape[1] != self.sites[call.index].heads:
-            remark = f"number of the call that does not belong there, {who}"
-            self._refuse(Check(_CALLS, call.index, len(self.sites) - 1, remark))
-        if batch != len(self.items):
-            remark = f"rows of the attention batch; {who} attends in windows or tiles that are not mapped to texts"
             self._refuse(
-                Check("attention rows are the texts", batch, len(self.items), remark), True
+                _CALLS,
+                call.index,
+                len(self.sites) - 1,
+                f"number of the call that does not belong there, {who}",
+            )
+        if batch != len(self.items):
+            self._refuse(
+                "attention rows are the texts",
+                batch,
+                len(self.items),
+                f"rows of the attention batch; {who} attends in windows or tiles that are not mapped to texts",
+                True,
             )
         sequence = sides(self.sites[call.index].kind, self.items[0].tokens).query
         texts = all(map(is_per_token, self.items[0].tensors))
@@ -203,11 +217,9 @@ class Proof:
             and self.lengths.padded
             and not self.lengths.counted(sequence, call.query.shape[2])
         ):
-            remark = f"queries that are no tokens, {who}"
-            self._refuse(Check(_CUT, call.query.shape[2], 0, remark), True)
+            self._refuse(_CUT, call.query.shape[2], 0, f"queries that are no tokens, {who}", True)
         if call.mask is not None and call.mask.ndim != 4:
-            remark = f"axes of the mask, {who}"
-            self._refuse(Check("masks say who sees whom", call.mask.ndim, 4, remark))
+            self._refuse("masks say who sees whom", call.mask.ndim, 4, f"axes of the mask, {who}")
 
     def _check_text(
         self,
@@ -224,7 +236,7 @@ class Proof:
             # Masks of minus infinity on every key of a query are read as the least number.
             if not self.finite and bool(torch.isfinite(output.sum())):
                 remark = f"the output of {type(call.module).__name__} has NaN or infinity"
-                self._refuse(Check(_OWN, torch.nan, self.noise, remark))
+                self._refuse(_OWN, torch.nan, self.noise, remark)
             return
         if text == self.lone and len(self.items) > 1:
             self._rows[call.index] = places, own
@@ -240,10 +252,14 @@ class Proof:
         self._note(_OWN, relative(reference, own), self.noise, remark)
         sums, least = weights.double().sum(-1), float(weights.min())
         over = float(((sums - 1) if call.has_sink else (sums - 1).abs()).max())
-        name = "rows sum to 1, or to 1 less a sink"
-        self._note(name, max(over, -least), self.noise, f"smallest sum {float(sums.min()):.3f}")
+        self._note(
+            "rows sum to 1, or to 1 less a sink",
+            max(over, -least),
+            self.noise,
+            f"smallest sum {float(sums.min()):.3f}",
+        )
         seen = torch.ones_like(weights[0], dtype=torch.bool)
-        if (visible := call.visible(places)) is not None:
+        if (visible := call.rows(places).visible()) is not None:
             seen = visible[text].clone()
         seen[:, columns:] = False
         self._note(
@@ -258,8 +274,12 @@ class Proof:
             return
         visible = call.visible()
         unseen = 0 if visible is None else int((~visible[text].any(0)).sum())
-        remark = "positions that no query sees; give recordings and images without padding"
-        self._note(_CUT, unseen, 0.0, remark)
+        self._note(
+            _CUT,
+            unseen,
+            0.0,
+            "positions that no query sees; give recordings and images without padding",
+        )
 
     def _checked_rows(self, call: AttentionCall) -> list[int]:
         """Return the rows of a call that are checked: all, or so many drawn ones that a call is checked quickly.
@@ -282,22 +302,27 @@ class Proof:
         site, self._pending = self.sites[call.index], None
         joined = given.sum(2) if site.added else given.flatten(2)
         entered, left = (by_text(tensor, call, site) for tensor in (inputs[0], output))
-        checked = self._checked_rows(call)
+        checked, remark = self._checked_rows(call), f"relative, {type(call.module).__name__}"
         projection, bias = site.output_projection.double(), site.output_bias.double()
         for text in range(len(self.items)):
             own = slice(self.lengths.of(text, site.kind, call)[0])
             if not bool(torch.isfinite(left[text, own].sum())):
                 self.finite = False
                 return
-            name = type(call.module).__name__
-            handed = relative(entered[text, own].double(), joined[text, own].double())
             self._note(
-                "the module hands on the attention output", handed, self.noise, f"relative, {name}"
+                "the module hands on the attention output",
+                relative(entered[text, own].double(), joined[text, own].double()),
+                self.noise,
+                remark,
             )
             rows = [row for row in checked if row < own.stop]
             summed = torch.einsum("nhv,hvd->nd", given[text, rows].double(), projection) + bias
-            added = relative(summed, left[text, rows].double())
-            self._note("heads add up to the block's output", added, self.noise, f"relative, {name}")
+            self._note(
+                "heads add up to the block's output",
+                relative(summed, left[text, rows].double()),
+                self.noise,
+                remark,
+            )
 
 
 def by_text(tensor: Tensor, call: AttentionCall, site: Site) -> Float[Tensor, "text query d"]:

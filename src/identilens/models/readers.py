@@ -10,11 +10,12 @@ from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from identilens.models.affine import MATCH
-from identilens.models.following import Meeting, ParameterProjection, capturing
+from identilens.models.following import Meeting, capturing, routes_among
 from identilens.models.interface import AttentionCall, evaluation_mode, without_cache
 from identilens.models.threads import hooked
 
 
+@torch.no_grad()
 def adds_up(
     model: PreTrainedModel,
     projection: nn.Module,
@@ -28,25 +29,49 @@ def adds_up(
     projected sum by more than adding what does not depend on it. ``forward`` runs the model, with all ``meetings``.
     Outputs that are no numbers say nothing, and are refused by the proof.
     """
-    layer = meeting.layer
-    if isinstance(projection, ParameterProjection) or projection in {*meeting.module.modules()}:
-        block = meeting.module
-        run = partial(_again, meeting.module, meeting.inputs)
+    layer, block = meeting.layer, meeting.module
+    if projection in {*block.modules()}:
+        run = partial(_again, block, meeting.inputs)
         same = [one for one in meetings if one.inputs[1] is meeting.inputs[1]]
     else:
         block = next(one for one in model.modules() if projection in {*one.children()})
         run = forward if layer is None else partial(_again, layer.module, layer.inputs)
         same = [one for one in meetings if layer is None or one.layer is layer]
+    ends = [block] if layer is None or block is not layer.module else []
+    norms = [one for one in block.modules() if "Norm" in type(one).__name__]
+
+    def passage(mixed: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return what the projection gives and what leaves the block before its norm, if anything leaves it."""
+        projected: list[Tensor] = []
+        left: list[Tensor] = []
+
+        def project(_module: nn.Module, _inputs: tuple, _kwargs: dict, output: Any) -> None:
+            # Some families call it for several parts of the positions.
+            projected.append(output.flatten())
+
+        def leave(_module: nn.Module, inputs: tuple, _kwargs: dict, *output: Any) -> None:
+            tensors = (one for one in tree_leaves(output or inputs) if isinstance(one, Tensor))
+            left.extend(one for one in tensors if projected)
+
+        def answer(call: AttentionCall) -> Tensor:
+            changed = same[call.index] is meeting
+            return mixed.clone() if changed else same[call.index].call.run()
+
+        with (
+            capturing(model, answer, routes_among(same)),
+            hooked(norms, leave),
+            hooked([projection], after=project),
+            hooked(ends, after=leave),
+        ):
+            run()
+        return (torch.cat(projected), left[0]) if left else None
+
     with evaluation_mode(model):
         own = meeting.call.run()
     if not bool(own.isfinite().all()):
         return True
-    drawn = 4 * torch.randn(own.shape, generator=torch.Generator().manual_seed(1)).to(own)
-    ends = block if layer is None or block is not layer.module else None
-    before, after = (
-        _passage(model, run, (block, projection, ends), same, meeting, mixed)
-        for mixed in (own, drawn)
-    )
+    drawn = torch.randn(own.shape, generator=torch.Generator().manual_seed(1)).to(own)
+    before, after = passage(own), passage(4 * drawn)
     if before is None or after is None:
         # The layer itself projects, and normalises nothing afterwards.
         return True
@@ -63,51 +88,3 @@ def _again(module: nn.Module, inputs: tuple) -> None:
     """Run a module on its inputs, without a cache of earlier tokens."""
     args, kwargs = without_cache(inputs)
     module(*args, **kwargs)
-
-
-@torch.no_grad()
-def _passage(
-    model: PreTrainedModel,
-    run: Callable[[], Any],
-    watched: tuple[nn.Module, nn.Module, nn.Module | None],
-    meetings: Sequence[Meeting],
-    changed: Meeting,
-    mixed: Tensor,
-) -> tuple[Tensor, Tensor] | None:
-    """Return what an output projection gives and what leaves its block, whose heads mix what is given.
-
-    Attention that is not ``changed`` stays as it was. ``watched`` are the block, its projection, and the module at
-    whose output the block ends. It ends earlier where its output is normalised, as after a residual connection. None
-    if nothing leaves.
-    """
-    block, projection, ends = watched
-    projected: list[Tensor] = []
-    left: list[Tensor] = []
-
-    def project(_module: nn.Module, _inputs: tuple, _kwargs: dict, output: Any) -> None:
-        # Some families call it for several parts of the positions.
-        projected.append(output.flatten())
-
-    def leave(_module: nn.Module, inputs: tuple, _kwargs: dict, *output: Any) -> None:
-        tensors = (one for one in tree_leaves(output or inputs) if isinstance(one, Tensor))
-        left.extend(one for one in tensors if projected)
-
-    numbers = [one.mixture.number for one in meetings if one.mixture]
-    routes = {
-        one.mixture.number - numbers[0]: one.route for one in meetings if one.mixture and one.route
-    }
-
-    def answer(call: AttentionCall) -> Tensor:
-        meeting = meetings[call.index]
-        return mixed.clone() if meeting is changed else meeting.call.run()
-
-    parameters = [projection] if isinstance(projection, ParameterProjection) else []
-    norms = [one for one in block.modules() if "Norm" in type(one).__name__]
-    with (
-        capturing(model, answer, routes, parameters),
-        hooked(norms, leave),
-        hooked([projection], after=project),
-        hooked([ends] if ends else [], after=leave),
-    ):
-        run()
-    return (torch.cat(projected), left[0]) if left else None

@@ -1,7 +1,7 @@
 """Words in a text: the runs of its tokens that spell them."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from unicodedata import combining, normalize
 
 from identilens.models.inputs import Item
@@ -34,37 +34,34 @@ class Spelling:
         Spaces do not count. A run begins with its first letter, not with a line break before it. Several tokens of one
         character, as of an emoji, are one run.
         """
-        wanted = _plain(words)
-        found = list(self._runs(wanted, self._characters)) if self.spans else []
-        return found or list(self._runs(wanted, self._names))
-
-    def _runs(self, wanted: str, spelled: Callable[[int, int], str]) -> Iterator[tuple[int, int]]:
-        size = len(self.tokens)
+        wanted, size, found = _plain(words), len(self.tokens), []
         for start in range(size):
-            if not spelled(start, start + 1) or self._goes_on(start):
+            if not self._spelled(start, start + 1) or self._goes_on(start):
                 continue
             end = start + 1
-            while end < size and len(spelled(start, end)) < len(wanted):
+            while end < size and len(self._spelled(start, end)) < len(wanted):
                 end += 1
             while end < size and self._goes_on(end):
                 end += 1
-            if spelled(start, end) == wanted:
-                yield start, end
+            if self._spelled(start, end) == wanted:
+                found.append((start, end))
+        # Special tokens have names alone.
+        return found or (replace(self, spans=()).runs(words) if self.spans else [])
 
     def _goes_on(self, place: int) -> bool:
         """Return whether a token belongs to the character of the one before it."""
         spans = self.spans
         return bool(spans) and place > 0 and spans[place] == spans[place - 1] != (0, 0)
 
-    def _characters(self, start: int, end: int) -> str:
+    def _spelled(self, start: int, end: int) -> str:
+        """Return what tokens spell: the characters of the text, where these are known, or their names."""
+        if not self.spans:
+            return _plain("".join(map(unmarked, self.tokens[start:end])))
         first, last = self.spans[start][0], self.spans[end - 1][1]
         # A tokenizer that strips accents leaves them out of every token.
         while last < len(self.text) and combining(self.text[last]):
             last += 1
         return _plain(self.text[first:last])
-
-    def _names(self, start: int, end: int) -> str:
-        return _plain("".join(map(unmarked, self.tokens[start:end])))
 
 
 def _plain(text: str) -> str:

@@ -58,24 +58,6 @@ class Stream:
         return u - u.mean() if self.centred else u, float(self.shift @ w) + bias
 
 
-class _Rows:
-    """One row of what each module of a model reads and writes in a run."""
-
-    def __init__(self, position: int, length: int) -> None:
-        self.position, self.length = position, length
-        self.reads: dict[nn.Module, Tensor] = {}
-        self.writes: dict[nn.Module, Tensor] = {}
-
-    def note(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
-        """Keep the row of one module's input and output."""
-        given = first_input(args, kwargs)
-        for held, tensor in ((self.reads, given), (self.writes, output)):
-            tensor = tensor[0] if isinstance(tensor, tuple) and tensor else tensor
-            if isinstance(tensor, Tensor) and tensor.numel() == self.length * tensor.shape[-1]:
-                rows = tensor.detach().reshape(self.length, -1)
-                held[module] = rows[self.position].double().cpu()
-
-
 def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     """Return the parts of the residual stream of a language model at one position.
 
@@ -92,37 +74,45 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     if len(paths) > 1 or "" in paths or len(blocks) != len(sites):
         raise _unsupported(lens, "its layers do not have one attention each, in one list")
     heads = Collector(sites, [item], rows=[position])
-    rows = _Rows(position, item.length)
+    reads: dict[nn.Module, Vector] = {}
+    writes: dict[nn.Module, Vector] = {}
+
+    def note(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+        """Keep the row of one module's input and output."""
+        for held, tensor in ((reads, first_input(args, kwargs)), (writes, output)):
+            tensor = tensor[0] if isinstance(tensor, tuple) and tensor else tensor
+            if isinstance(tensor, Tensor) and tensor.numel() == item.length * tensor.shape[-1]:
+                rows = tensor.detach().reshape(item.length, -1)
+                held[module] = rows[position].double().cpu()
+
     lens.prove_once([item])
-    with hooked(model.modules(), after=rows.note):
+    with hooked(model.modules(), after=note):
         output = lens.run([item], heads, whole=True)
     logits = output.logits[0, position].detach().double().cpu()
     limit, feed_forward = NOISE[lens.dtype], []
     for block, layer in zip(blocks, heads.layers[0], strict=True):
-        before, after = rows.reads[block], rows.writes[block]
+        before, after = reads[block], writes[block]
         left = after - before - attention_row(layer, position)
         near = limit * float(before.norm() + after.norm())
-        written = (rows.writes[one] for one in block.modules() if one in rows.writes)
+        written = (writes[one] for one in block.modules() if one in writes)
         same = [row for row in written if row.shape == left.shape and (row - left).norm() <= near]
         if not same and left.norm() > near:
-            raise _unsupported(
-                lens, "a layer adds more than its attention and its feed-forward network"
-            )
+            raise _unsupported(lens, "a layer adds more than attention and feed-forward network")
         feed_forward.append(same[0] if same else torch.zeros_like(left))
-    last, read = rows.writes[blocks[-1]], rows.reads.get(unembedding)
+    last = writes[blocks[-1]]
     norms = [
         one
-        for one, row in rows.reads.items()
-        if row.shape == last.shape and torch.equal(row, last) and hasattr(one, "weight")
-        and read is not None and one in rows.writes and torch.equal(rows.writes[one], read)
-    ]  # fmt: skip
-    frozen = _frozen(norms[-1], last, rows.writes[norms[-1]], limit) if norms else None
+        for one, row in reads.items()
+        if torch.equal(row, last) and hasattr(one, "weight") and one in writes
+        if unembedding in reads and torch.equal(writes[one], reads[unembedding])
+    ]
+    frozen = _frozen(norms[-1], last, writes[norms[-1]], limit) if norms else None
     if frozen is None:
         raise _unsupported(lens, "its logits do not read a norm of the last hidden state")
     stream = Stream(
         heads.layers[0],
         position,
-        rows.reads[blocks[0]],
+        reads[blocks[0]],
         feed_forward,
         last,
         *frozen,
@@ -189,9 +179,8 @@ def token_of(lens: Lens, words: str) -> int:
     weight: Any = require_unembedding(lens).weight
     size = len(weight)
     if len(ids) != 1 or ids[0] >= size:
-        names = "" if lens.tokenizer is None else f" ({lens.tokenizer.convert_ids_to_tokens(ids)})"
         raise InputError(
-            f"expected a target that is one token, or its number below {size:,}; {words!r} is {len(ids)} "
-            f"tokens{names}. Tokens at the start of a word often begin with a space: ' river'."
+            f"expected a target that is one token, or its number below {size:,}; {words!r} is {len(ids)} tokens. "
+            "Tokens at the start of a word often begin with a space: ' river'."
         )
     return ids[0]

@@ -8,11 +8,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import PreTrainedModel
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+    PreTrainedModel,
 )
 
 from identilens.errors import InputError, NumericalError
@@ -92,15 +92,6 @@ def put_rows(
     Raises:
         InputError: As `Substitution`, and NumericalError.
     """
-    _check_rows(rows, site, head, call)
-    values = call.value[text, head // (site.heads // call.value.shape[1])]
-    # Mixed in double precision, so that the given weights are not rounded.
-    mixed = rows.weights.to(values.device, torch.float64) @ values.double()
-    output[text, list(rows.queries), head] = mixed.type_as(output)
-
-
-def _check_rows(rows: Rows, site: Site, head: int, call: AttentionCall) -> None:
-    """Raise for weights that cannot be put into a head: another shape, NaN, or weight on a hidden key."""
     where = f"{site.kind} layer {site.layer}, head {head}"
     queries, keys = call.query.shape[2], call.key.shape[2]
     expected = (len(rows.queries), keys)
@@ -117,13 +108,17 @@ def _check_rows(rows: Rows, site: Site, head: int, call: AttentionCall) -> None:
         raise NumericalError(
             f"{where}: the weights to put in have NaN or infinite entries; give finite ones."
         )
-    if (seen := call.visible(list(rows.queries))) is not None:
+    if (seen := call.rows(rows.queries).visible()) is not None:
         hidden = rows.weights.to(seen.device).masked_fill(seen[0], 0.0)
-        if bool((hidden != 0).any()):
+        if hidden.any():
             raise InputError(
-                f"{where}: the weights to put in use keys that the model hides from these queries (largest "
-                f"{float(hidden.abs().max()):.3g}). Set them to zero."
+                f"{where}: the weights to put in use keys that the model hides from these queries. "
+                "Set them to zero."
             )
+    values = call.value[text, head // (site.heads // call.value.shape[1])]
+    # Mixed in double precision, so that the given weights are not rounded.
+    mixed = rows.weights.to(values.device, torch.float64) @ values.double()
+    output[text, list(rows.queries), head] = mixed.type_as(output)
 
 
 def text_losses(
@@ -133,19 +128,18 @@ def text_losses(
 
     None for other models. Causal models and decoders predict the next token, masked ones that of each position.
     """
+    mappings: Any = (
+        MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING,
+        MODEL_FOR_MASKED_LM_MAPPING,
+        MODEL_FOR_CAUSAL_LM_MAPPING,
+    )
+    config = type(model.config)
+    decodes, masked, causal = (isinstance(model, one.get(config, ())) for one in mappings)
     # Some encoder–decoders are also listed as masked language models.
-    decodes = _one_of(model, MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES)
-    masked = not decodes and _one_of(model, MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+    masked = masked and not decodes
     ids = item.tensors.get("decoder_input_ids" if decodes else "input_ids")
-    known = decodes or masked or _one_of(model, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-    if not known or ids is None or logits.ndim != 3:
+    if not (decodes or masked or causal) or ids is None or logits.ndim != 3:
         return None
     if not masked:
         logits, ids = logits[:, :-1], ids[1:]
     return torch.stack([cross_entropy(one, ids.to(one.device)) for one in logits.double()])
-
-
-def _one_of(model: PreTrainedModel, mapping: Any) -> bool:
-    name = type(model).__name__
-    classes = mapping.values()
-    return any(name == one or (isinstance(one, tuple) and name in one) for one in classes)

@@ -52,33 +52,9 @@ class EndedError(Exception):
     """Ends a forward pass after the layer of interest."""
 
 
-class _Held:
-    """Attributes that are set while any thread needs them: their previous values, and how many threads need them."""
-
-    def __init__(self) -> None:
-        self._lock = RLock()
-        self._before: dict[tuple[int, str], tuple[Any, int]] = {}
-
-    def take(self, owner: Any, name: str, value: Any) -> None:
-        with self._lock:
-            before, count = self._before.get((id(owner), name), (getattr(owner, name), 0))
-            self._before[id(owner), name] = before, count + 1
-            setattr(owner, name, value)
-
-    def has(self, owner: Any, name: str) -> bool:
-        with self._lock:
-            return (id(owner), name) in self._before
-
-    def leave(self, owner: Any, name: str) -> None:
-        with self._lock:
-            before, count = self._before.pop((id(owner), name), (getattr(owner, name), 1))
-            if count > 1:
-                self._before[id(owner), name] = before, count - 1
-            else:
-                setattr(owner, name, before)
-
-
-_held = _Held()
+_LOCK = RLock()
+_BEFORE: dict[tuple[int, str], tuple[Any, int]] = {}
+"""Attributes that are set while any thread needs them: their previous values, and how many threads need them."""
 
 
 @contextmanager
@@ -91,15 +67,34 @@ def attribute(owners: Iterable[Any], name: str, value: Any) -> Iterator[None]:
     try:
         for owner in owners:
             taken.append(owner)
-            _held.take(owner, name, value)
+            with _LOCK:
+                before, count = _BEFORE.get((id(owner), name), (getattr(owner, name), 0))
+                _BEFORE[id(owner), name] = before, count + 1
+                setattr(owner, name, value)
         yield
     finally:
         for owner in taken:
-            _held.leave(owner, name)
+            with _LOCK:
+                before, count = _BEFORE.pop((id(owner), name), (getattr(owner, name), 1))
+                if count > 1:
+                    _BEFORE[id(owner), name] = before, count - 1
+                else:
+                    setattr(owner, name, before)
 
 
 _PARTS = ("_parameters", "_buffers", "_modules")
 """Fields of a module that are changed in place when one of its parts is replaced."""
+
+
+def configurations(model: nn.Module) -> list[Any]:
+    """Return the configurations of a model's modules; some modules have a mapping of that name."""
+    configs = (vars(module).get("config") for module in model.modules())
+    return [*{id(one): one for one in configs if hasattr(one, "__dict__")}.values()]
+
+
+def _fields(owner: Any) -> dict[str, Any]:
+    """Return what can change in a module, a configuration, or a dictionary of parts."""
+    return owner if isinstance(owner, dict) else vars(owner)
 
 
 @contextmanager
@@ -109,29 +104,18 @@ def restored(model: nn.Module) -> Iterator[None]:
     Some models switch their attention for good on a short text, or store frequencies of positions of a long one.
     Private attributes stay: torch and transformers mark there that a model has hooks, which stay, too.
     """
-    before = [(owner, dict(fields)) for owner, fields in _fields(model)]
+    owners = [*model.modules(), *configurations(model)]
+    owners += [vars(module)[name] for module in model.modules() for name in _PARTS]
+    before = [(owner, {**_fields(owner)}) for owner in owners]
     try:
         yield
     finally:
         for owner, own in before:
-            is_parts = isinstance(owner, dict)
-            fields = owner if is_parts else vars(owner)
+            fields = _fields(owner)
             for name in {**own, **fields}:
-                changed = fields.get(name) is not own.get(name) and not _held.has(owner, name)
-                if changed and (is_parts or not name.startswith("_")):
+                changed = fields.get(name) is not own.get(name) and (id(owner), name) not in _BEFORE
+                if changed and (fields is owner or not name.startswith("_")):
                     if name in own:
                         fields[name] = own[name]
                     else:
                         del fields[name]
-
-
-def _fields(model: nn.Module) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Yield everything with fields in a model, and the fields: modules, their parts, and configurations."""
-    configs = {}
-    for module in model.modules():
-        fields = vars(module)
-        yield module, fields
-        yield from ((fields[name], fields[name]) for name in _PARTS)
-        if hasattr(config := fields.get("config"), "__dict__"):
-            configs[id(config)] = config
-    yield from ((config, vars(config)) for config in configs.values())

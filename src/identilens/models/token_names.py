@@ -23,9 +23,7 @@ def token_names(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     decoder = getattr(backend, "decoder", None)
     description = json.loads(decoder.__getstate__()) if decoder is not None else {}
     steps = description.get("decoders", [description])
-    of_bytes = hasattr(tokenizer, "byte_decoder") or any(
-        step.get("type") == "ByteLevel" for step in steps
-    )
+    of_bytes = any(step.get("type") == "ByteLevel" for step in steps)
     # Whether a step of the decoder makes spaces of the mark.
     marked = hasattr(tokenizer, "sp_model") or any(
         _SPACE in (step.get("replacement"), (step.get("pattern") or {}).get("String"))

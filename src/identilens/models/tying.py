@@ -108,8 +108,8 @@ class Replay:
         ):
             output = self.module(*self.inputs[0], **self.inputs[1])
         first, *others = output if isinstance(output, tuple | list) else [output]
-        rest = [one for one in tree_leaves(others) if isinstance(one, Tensor)]
-        rest = [one for one in rest if not _is_attention(one)]
+        tensors = (one for one in tree_leaves(others) if isinstance(one, Tensor))
+        rest = [one for one in tensors if not _is_attention(one)]
         [layer] = layers
         return Ran(layer, [*rest, first] if self.site.gated else rest, inputs)
 

@@ -16,19 +16,18 @@ def by_text(handler: Handler, texts: int) -> Handler:
     """
 
     def answer(call: AttentionCall) -> Tensor:
-        windows, rest = divmod(call.query.shape[0], texts)
+        batch, _, queries, _ = call.query.shape
+        windows, rest = divmod(batch, texts)
         if windows < 2 or rest:
             return handler(call)
-        batch, queries = call.query.shape[0], call.query.shape[2]
         arguments = {**call.arguments, "is_causal": False}
         if (bias := arguments.get("position_bias")) is not None:
             arguments["position_bias"] = _blocks(bias.expand(batch, -1, queries, -1), windows, 0.0)
-        mask = call.mask
+        mask = call.mask_of()
         if mask is None:
             mask = torch.ones(
                 1, 1, queries, call.key.shape[2], dtype=torch.bool, device=call.query.device
             )
-            mask = mask.tril() if call.unmasked_pattern() == "causal" else mask
         hidden = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
         query, key, value = (
             one.unflatten(0, (-1, windows)).transpose(1, 2).flatten(2, 3)

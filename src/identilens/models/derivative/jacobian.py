@@ -34,21 +34,18 @@ class LiveBytes(TorchDispatchMode):
         inputs = {
             id(leaf.untyped_storage())
             for leaf in tree_leaves((args, kwargs))
-            if isinstance(leaf, torch.Tensor)
+            if isinstance(leaf, Tensor)
         }
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
-            if isinstance(leaf, torch.Tensor) and id(leaf.untyped_storage()) not in inputs:
-                self._add(leaf.untyped_storage())
+            if isinstance(leaf, Tensor):
+                storage = leaf.untyped_storage()
+                key, size = id(storage), storage.nbytes()
+                if key not in inputs and key not in self._seen:
+                    self._seen[key] = weakref.ref(storage, partial(self._freed, key, size))
+                    self.live += size
+                    self.peak = max(self.peak, self.live)
         return result
-
-    def _add(self, storage: torch.UntypedStorage) -> None:
-        key, size = id(storage), storage.nbytes()
-        if key in self._seen:
-            return
-        self._seen[key] = weakref.ref(storage, partial(self._freed, key, size))
-        self.live += size
-        self.peak = max(self.peak, self.live)
 
     def _freed(self, key: int, size: int, _: Any) -> None:
         self.live -= size

@@ -1,6 +1,5 @@
 """Attention that a model computes by itself: found in a forward pass, and turned into calls of the interface."""
 
-from identilens.models.following.parameters import ParameterProjection as ParameterProjection
 from identilens.models.following.routes import Route as Route
 from identilens.models.following.routes import capturing as capturing
 from identilens.models.following.watching import Candidate as Candidate
@@ -9,4 +8,5 @@ from identilens.models.following.watching import Meeting as Meeting
 from identilens.models.following.watching import Place as Place
 from identilens.models.following.watching import Watch as Watch
 from identilens.models.following.watching import is_attention as is_attention
+from identilens.models.following.watching import routes_among as routes_among
 from identilens.models.following.watching import watched as watched

@@ -1,15 +1,14 @@
 """Products of two tensors (matmul, bmm, baddbmm, einsum) in one form: left [lead, n, k] times right [lead, k, d]."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 View = Callable[[Tensor], Tensor]
 
-_LEFT_FIRST = ("matmul", "__matmul__", "bmm")
-NAMES = frozenset((*_LEFT_FIRST, "__rmatmul__", "baddbmm", "einsum"))
+NAMES = frozenset(("matmul", "__matmul__", "bmm", "baddbmm", "einsum"))
 
 
 @dataclass(frozen=True)
@@ -61,16 +60,13 @@ def contraction(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
 ) -> Contraction | None:
     """Return the product that the torch function ``name`` computed, or None if it has another form."""
-    given = [*args, *(value for value in kwargs.values() if isinstance(value, Tensor))]
+    given = [*args, *kwargs.values()]
     if name == "einsum":
+        equation, *operands = given
         return _einsum(
-            [*given[:1], *given[1]]
-            if len(given) == 2 and isinstance(given[1], list | tuple)
-            else given
+            equation, *(operands[0] if isinstance(operands[0], list | tuple) else operands)
         )
     operands = [value for value in given if isinstance(value, Tensor)]
-    if name == "__rmatmul__":
-        operands.reverse()
     if name == "baddbmm":
         operands = operands[1:]
     if (
@@ -79,25 +75,20 @@ def contraction(
         or min(one.ndim for one in operands) < 2
     ):
         return None
-    return replace(
-        matrix_product(operands[0], operands[1], result.ndim),
-        factor=float(kwargs.get("alpha", 1.0)),
-    )
-
-
-def matrix_product(left: Tensor, right: Tensor, axes: int) -> Contraction:
-    """Return the product left times right, with this number of axes."""
-    return Contraction(left, right, _same, _same, tuple(range(axes)))
+    factor = float(kwargs.get("alpha", 1.0))
+    return Contraction(operands[0], operands[1], _same, _same, tuple(range(result.ndim)), factor)
 
 
 def _same(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _einsum(given: Sequence[Any]) -> Contraction | None:
-    if len(given) != 3 or not isinstance(given[0], str) or "." in given[0] or "->" not in given[0]:
+def _einsum(equation: Any, *operands: Tensor) -> Contraction | None:
+    if not isinstance(equation, str) or len(operands) != 2:
         return None
-    inputs, out = given[0].replace(" ", "").split("->")
+    if "." in equation or "->" not in equation:
+        return None
+    inputs, out = equation.replace(" ", "").split("->")
     a, b = inputs.split(",")
     summed = [letter for letter in a if letter in b and letter not in out]
     own_a, own_b = ([c for c in one if c not in other] for one, other in ((a, b), (b, a)))
@@ -112,8 +103,7 @@ def _einsum(given: Sequence[Any]) -> Contraction | None:
     lead = [letter for letter in out if letter not in (n, d)]
     order = tuple(out.index(letter) for letter in (*lead, n, d))
     return Contraction(
-        given[1],
-        given[2],
+        *operands,
         _arranged(a, [*lead, n, summed[0]]),
         _arranged(b, [*lead, summed[0], d]),
         order,

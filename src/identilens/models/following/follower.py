@@ -1,8 +1,9 @@
 """Following attention that a model computes by itself: softmax, product with the values, output projection."""
 
-import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from types import FunctionType
 from typing import Any, TypeVar
 
 import torch
@@ -11,10 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from identilens.errors import UnsupportedModelError
-from identilens.models.following.contractions import NAMES, Contraction, contraction, matrix_product
-from identilens.models.following.hiding import hidden_by
-from identilens.models.following.parameters import ParameterProjection, parameter_projection
+from identilens.models.following.contractions import NAMES, Contraction, View, contraction
 
 R = TypeVar("R")
 
@@ -50,20 +48,15 @@ _SPELLINGS = {
 }
 
 
-@dataclass(frozen=True)
-class Move:
-    """A change of a tensor's axes, which can be applied to other tensors."""
-
-    function: Callable[..., Tensor]
-    args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+Moves = tuple[View, ...]
+"""Changes of a tensor's axes, which can be applied to other tensors."""
 
 
-def replay(tensor: Tensor, moves: Sequence[Move]) -> Tensor:
+def replay(tensor: Tensor, moves: Moves) -> Tensor:
     """Return a tensor after moves that were recorded on another tensor of its shape."""
     for move in moves:
         # The model may have made a copy in between, so a view there may need a contiguous copy here.
-        tensor = move.function(tensor.contiguous(), *move.args, **move.kwargs)
+        tensor = move(tensor.contiguous())
     return tensor
 
 
@@ -76,14 +69,8 @@ class Scores:
 
     product: Contraction
     factor: float | Tensor
-    moves: tuple[Move, ...] = ()
+    moves: Moves = ()
     masks: tuple[tuple[Tensor, int], ...] = ()
-
-    @property
-    def hidden(self) -> Bool[Tensor, "..."] | None:
-        """Which entries of the logits are hidden by any mask, after all moves."""
-        replayed = [replay(mask, self.moves[before:]) for mask, before in self.masks]
-        return torch.stack(replayed).any(0) if replayed else None
 
     def masked(self, hidden: Tensor | None) -> "Scores":
         """Return the scores after one more mask, if there is one."""
@@ -99,7 +86,7 @@ class Weights:
     number: int
     logits: Tensor
     scores: Scores | None
-    moves: tuple[Move, ...] = ()
+    moves: Moves = ()
 
 
 @dataclass(eq=False)
@@ -123,7 +110,7 @@ class Mixture(Outputs):
     product: Contraction
     logits: Tensor
     scores: Scores | None
-    moves: tuple[Move, ...]
+    moves: Moves
     result: Tensor
 
 
@@ -132,11 +119,7 @@ class Mixed:
     """Head outputs on their way to the output projection."""
 
     outputs: Outputs
-    moves: tuple[Move, ...] = ()
-
-    def moved(self, function: Callable[..., Tensor], *args: Any) -> "Mixed":
-        """Return the outputs after one more change of their axes."""
-        return replace(self, moves=(*self.moves, Move(function, args, {})))
+    moves: Moves = ()
 
 
 Track = Scores | Weights | Mixed
@@ -146,11 +129,11 @@ class Follower(TorchFunctionMode):
     """While it is active, passes each product of softmax weights and values to ``answer``.
 
     The result of ``answer`` replaces the product; with None the product stays as the model computed it. ``origin``
-    gives the module of each softmax. ``projecting`` is called for output projections that are parameters;
-    ``projections`` are the modules for those that are already known.
+    gives the module of each softmax.
 
     Attributes:
         count: Number of products of weights and values so far.
+        unmixed: Modules of the softmaxes that were not multiplied with values, by number; None outside of attention.
         ranking: Modules that chose the largest of something.
         normalised: Modules that took a softmax, or multiplied distributions, however these were computed.
     """
@@ -160,17 +143,18 @@ class Follower(TorchFunctionMode):
         model: nn.Module,
         answer: Callable[[Mixture], Tensor | None],
         origin: Callable[[], Any] = lambda: None,
-        projecting: Callable[[nn.Module, Tensor], None] = lambda _module, _joined: None,
-        projections: Iterable[ParameterProjection] = (),
     ) -> None:
         super().__init__()
         linear = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
-        known: dict[int, nn.Module] = {id(layer.weight): layer for layer in linear}
-        known |= {id(projection.parameter): projection for projection in projections}
-        self._answer, self._origin, self._projecting = answer, origin, projecting
-        self._projections = known
+        by_weight = {id(layer.weight): layer for layer in linear}
+        # Functions of torch whose steps are out of sight.
+        self._steps: dict[str, Callable] = {
+            "multi_head_attention_forward": partial(multi_head_attention, by_weight),
+            "scaled_dot_product_attention": attention_in_steps,
+        }
+        self._answer, self._origin = answer, origin
         self._tracks = WeakIdKeyDictionary()
-        self._unmixed: dict[int, Any] = {}
+        self.unmixed: dict[int, Any] = {}
         self._softmaxes = self.count = 0
         self.ranking: set[Any] = set()
         self.normalised: set[Any] = set()
@@ -180,11 +164,6 @@ class Follower(TorchFunctionMode):
         """Return the head outputs that a tensor consists of; None for other tensors."""
         track = self._tracks.get(tensor)
         return track if isinstance(track, Mixed) else None
-
-    @property
-    def unmixed(self) -> list[Any]:
-        """Modules of the softmaxes that were not multiplied with values."""
-        return [origin for origin in self._unmixed.values() if origin is not None]
 
     def follow(self, tensor: Tensor) -> Outputs:
         """Follow outputs of heads that were computed elsewhere."""
@@ -216,19 +195,14 @@ class Follower(TorchFunctionMode):
         name = _name(func)
         if self._paused:
             return func(*args, **kwargs)
-        if name == "multi_head_attention_forward":
+        if name in self._steps:
             with self:
-                return multi_head_attention(self._projections, *args, **kwargs)
+                return self._steps[name](*args, **kwargs)
         result = func(*args, **kwargs)
         if name.endswith("softmax"):
             self.normalised.add(self._origin())
         if name in _RANKED:
             self.ranking.add(self._origin())
-        if name == "scaled_dot_product_attention":
-            logits, scores, product = _written_out(*args, **kwargs)
-            return self._mix(product, self._softmax(logits, scores), result)
-        if (projected := self._projected(name, args)) is not None:
-            return projected
         if name in NAMES and (product := contraction(name, args, kwargs, result)) is not None:
             origin = self._origin()
             if origin is not None and any(
@@ -238,45 +212,23 @@ class Follower(TorchFunctionMode):
             tracks = [self._tracks.get(one) for one in (product.first, product.second)]
             for track, turned in zip(tracks, (product, product.turned), strict=True):
                 if isinstance(track, Weights):
-                    return self._mix(turned, track, result)
+                    mixture = Mixture(
+                        self.count, turned, track.logits, track.scores, track.moves, result
+                    )
+                    self.count += 1
+                    self.unmixed.pop(track.number, None)
+                    answer = self._answer(mixture)
+                    result = result if answer is None else answer
+                    self._tracks[result] = Mixed(mixture)
+                    return result
                 if isinstance(track, Mixed):
                     track.outputs.changed = "a product"
             scores = Scores(product, product.factor)
             if name == "baddbmm":
-                scores = scores.masked(hidden_by("add", args[:1], {}, result, result))
+                scores = scores.masked(_hidden("add", args[:1], {}, result, result))
             self._tracks[result] = scores
             return result
         self._note(name, func, args, kwargs, result)
-        return result
-
-    def _projected(self, name: str, args: tuple) -> Tensor | None:
-        """Apply a parameter that is an output projection as a module, and report it."""
-        track = (
-            self._tracks.get(args[1]) if name == "einsum" and isinstance(args[1], Tensor) else None
-        )
-        if not isinstance(track, Mixed) or (found := parameter_projection(name, args)) is None:
-            return None
-        module, joined = found
-        module = self._projections.setdefault(id(module.parameter), module)
-        self._tracks[joined] = track.moved(torch.flatten, joined.ndim - 1)
-        self._projecting(module, joined)
-        return module(joined)
-
-    def _softmax(self, logits: Tensor, scores: Scores | None) -> Weights:
-        number = self._softmaxes
-        self._unmixed[number] = self._origin()
-        self._softmaxes += 1
-        return Weights(number, logits, scores)
-
-    def _mix(self, product: Contraction, weights: Weights, result: Tensor) -> Tensor:
-        mixture = Mixture(
-            self.count, product, weights.logits, weights.scores, weights.moves, result
-        )
-        self.count += 1
-        self._unmixed.pop(weights.number, None)
-        answer = self._answer(mixture)
-        result = result if answer is None else answer
-        self._tracks[result] = Mixed(mixture)
         return result
 
     def _note(
@@ -289,7 +241,9 @@ class Follower(TorchFunctionMode):
         axis = kwargs.get("dim", *args[1:2])
         if name == "softmax" and axis in (-1, args[0].ndim - 1):
             scores = track if isinstance(track, Scores) else None
-            tracks[result] = self._softmax(args[0], scores)
+            self.unmixed[self._softmaxes] = self._origin()
+            tracks[result] = Weights(self._softmaxes, args[0], scores)
+            self._softmaxes += 1
             return
         if track is None or followed is None:
             return
@@ -338,119 +292,88 @@ def _after(
     if name in _SAME:
         return track
     if name in _SHAPES:
-        return (
-            replace(track, moves=(*track.moves, Move(func, args[1:], kwargs)))
-            if followed is args[0]
-            else None
-        )
+        if followed is not args[0]:
+            return None
+        return replace(track, moves=(*track.moves, lambda one: func(one, *args[1:], **kwargs)))
     if isinstance(track, Mixed) or result.shape != followed.shape:
         return None
     if isinstance(track, Weights):
         return track if name in _MASKS else None
     if name not in _TERMS:
         return None
-    if name in ("mul", "div"):
-        return _scaled(track, name, args, followed)
-    return track.masked(hidden_by(name, args, kwargs, followed, result))
-
-
-def _scaled(scores: Scores, name: str, args: tuple, followed: Tensor) -> Scores | None:
-    """Return scores times a number, or a number per row. A factor per entry counts as a mask, which is checked."""
+    if name not in ("mul", "div"):
+        return track.masked(_hidden(name, args, kwargs, followed, result))
+    # A number, or a number per row. A factor per entry counts as a mask, which is checked.
     others = [one for one in args if one is not followed]
     if len(others) != 1 or (name == "div" and followed is not args[0]):
         return None
     other = others[0]
     if isinstance(other, Tensor) and other.numel() > 1:
         if other.shape[-1] > 1:
-            return scores
-        if scores.moves or scores.product.order != tuple(range(followed.ndim)):
+            return track
+        if track.moves or track.product.order != tuple(range(followed.ndim)):
             return None
-    return replace(scores, factor=scores.factor * other if name == "mul" else scores.factor / other)
+    return replace(track, factor=track.factor * other if name == "mul" else track.factor / other)
 
 
-def _written_out(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+_HIDDEN = 9000.0
+"""A term this far below zero is a mask; masks in use add -10,000 or less."""
+
+
+def _hidden(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], logits: Tensor, result: Tensor
+) -> Bool[Tensor, "..."] | None:
+    """Return the entries that one operation on logits hides, in the shape of its result; None if it hides none."""
+    first, *more = [one for one in (*args, *kwargs.values()) if one is not logits] or [None]
+    hidden = None
+    if name == "masked_fill":
+        hidden = first if float(more[0]) <= -_HIDDEN else None
+    elif name == "where":
+        replaced = ~first if args[1] is logits else first
+        hidden = replaced & (torch.as_tensor(more[0], device=logits.device) <= -_HIDDEN)
+    elif name in ("add", "sub", "min", "minimum") and isinstance(first, Tensor):
+        hidden = (-first if name == "sub" else first) <= -_HIDDEN
+    return hidden.expand(result.shape) if hidden is not None and bool(hidden.any()) else None
+
+
+def attention_in_steps(
+    query: Float[Tensor, "*lead query d_k"],
+    key: Float[Tensor, "*grouped key d_k"],
+    value: Float[Tensor, "*grouped key d_v"],
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> tuple[Float[Tensor, "*lead query key"], Scores, Contraction]:
-    """Return the logits of fused attention, their scores, and the product of weights and values."""
+) -> Float[Tensor, "*lead query d_v"]:
+    """Return the output of torch's fused attention, by operations that can be followed."""
+    exact = torch.promote_types(query.dtype, torch.float32)
     if query.ndim > 3:
-        key, value = (
-            one.repeat_interleave(query.shape[-3] // one.shape[-3], -3) for one in (key, value)
-        )
+        group = query.shape[-3] // key.shape[-3]
+        key, value = (one.repeat_interleave(group, -3) for one in (key, value))
     factor = query.shape[-1] ** -0.5 if scale is None else scale
-    logits = query @ key.mT * factor
-    scores = Scores(matrix_product(query, key.mT, logits.ndim), factor)
-    masks = [torch.ones_like(logits, dtype=torch.bool).tril()] if is_causal else []
-    for mask in masks if attn_mask is None else [*masks, attn_mask]:
-        term = torch.where(mask, 0.0, -torch.inf) if mask.dtype == torch.bool else mask
-        logits = logits + term
-        scores = scores.masked(hidden_by("add", (term,), {}, logits, logits))
-    return logits, scores, matrix_product(logits, value, logits.ndim)
-
-
-_SIGNATURE = inspect.signature(nn.functional.multi_head_attention_forward)
+    logits = query.to(exact) @ key.to(exact).mT * factor
+    if is_causal:
+        attn_mask = torch.ones_like(logits, dtype=torch.bool).tril()
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        logits = logits.masked_fill(~attn_mask, torch.finfo(exact).min)
+    elif attn_mask is not None:
+        logits = logits + attn_mask
+    return logits.softmax(-1).to(value.dtype) @ value
 
 
 def multi_head_attention(
-    projections: Mapping[int, nn.Module], *args: Any, **kwargs: Any
+    linear: Mapping[int, nn.Module], query: Tensor, *args: Any, **kwargs: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the output of ``torch.nn.functional.multi_head_attention_forward``, step by step, without weights.
+    """Run torch's function of that name with each of its steps in sight.
 
-    The output projection is called as a module if ``projections`` has one for its weight, by id.
-
-    Raises:
-        UnsupportedModelError: If keys or values have additional positions appended.
+    The output projection is called as a module, one of ``linear`` layers by the ids of their weights.
     """
-    given = _SIGNATURE.bind(*args, **kwargs)
-    given.apply_defaults()
-    arguments = given.arguments
-    if (
-        arguments["bias_k"] is not None
-        or arguments["add_zero_attn"]
-        or arguments["static_k"] is not None
-    ):
-        raise UnsupportedModelError(
-            "torch's MultiheadAttention appends keys of its own (bias_k, add_zero_attn)."
-        )
-    queries, keys, values = (
-        part.unflatten(-1, (arguments["num_heads"], -1)).permute(1, 2, 0, 3)
-        for part in _queries_keys_values(arguments)
-    )
-    logits = (queries @ keys.mT) * queries.shape[-1] ** -0.5
-    mask, padding = arguments["attn_mask"], arguments["key_padding_mask"]
-    if mask is not None and mask.ndim == 3:
-        mask = mask.unflatten(0, (len(logits), -1))
-    if padding is not None:
-        padding = padding[:, None, None]
-    for one in (mask, padding):
-        if one is not None:
-            hides = one.dtype == torch.bool
-            logits = logits.masked_fill(one, -torch.inf) if hides else logits + one
-    joined = (torch.softmax(logits, -1) @ values).permute(2, 0, 1, 3).flatten(2)
-    weight, bias = arguments["out_proj_weight"], arguments["out_proj_bias"]
-    module = projections.get(id(weight))
-    output = nn.functional.linear(joined, weight, bias) if module is None else module(joined)
-    return output if arguments["query"].ndim == 3 else output.squeeze(1), None
+    texts = query.shape[1] if query.ndim == 3 else 1
 
+    def project(joined: Tensor, weight: Tensor, _bias: Tensor | None) -> Tensor:
+        return linear[id(weight)](joined.unflatten(0, (-1, texts))).flatten(0, 1)
 
-def _queries_keys_values(arguments: dict[str, Any]) -> list[Tensor]:
-    biases = [None] * 3 if arguments["in_proj_bias"] is None else arguments["in_proj_bias"].chunk(3)
-    names = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
-    separate = arguments["use_separate_proj_weight"]
-    weights = (
-        [arguments[name] for name in names] if separate else arguments["in_proj_weight"].chunk(3)
-    )
-    inputs = [
-        arguments[name] if arguments[name].ndim == 3 else arguments[name][:, None]
-        for name in ("query", "key", "value")
-    ]
-    return [
-        nn.functional.linear(one, weight, bias)
-        for one, weight, bias in zip(inputs, weights, biases, strict=True)
-    ]
+    own: Any = nn.functional.multi_head_attention_forward
+    names = {**vars(nn.functional), "has_torch_function": lambda _: False, "linear": project}
+    return FunctionType(own.__code__, names, argdefs=own.__defaults__)(query, *args, **kwargs)

@@ -1,6 +1,6 @@
 """Turns attention that was followed into calls like those of the attention interface."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,8 +13,7 @@ from transformers import PreTrainedModel
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import FLOAT32_EPS
 from identilens.models.eager import eager_attention_forward
-from identilens.models.following.follower import Follower, Mixed, Mixture, Scores, replay
-from identilens.models.following.parameters import ParameterProjection
+from identilens.models.following.follower import Follower, Mixed, Mixture, replay
 from identilens.models.interface import AttentionCall, Handler, intercept, next_call
 
 _ROUNDINGS = 4
@@ -58,7 +57,8 @@ class Route:
         group: Number of heads that share keys and values.
         biased: Whether the logits have terms beside scaled products and masks.
         fixed: Whether these terms do not depend on the module's inputs.
-        total: Number of products of weights and values in a forward pass.
+        number: Number of the product of weights and values in a forward pass.
+        total: Number of such products.
     """
 
     module: nn.Module
@@ -68,25 +68,34 @@ class Route:
     group: int = 1
     biased: bool = True
     fixed: bool = True
+    number: int = 0
     total: int = 0
 
     def call(self, mixture: Mixture, index: int) -> AttentionCall:
         """Return the attention call of a mixture."""
         product = mixture.product
         lead = product.seen(mixture.result).shape[:-2]
-        mask = None if mixture.scores is None else mixture.scores.hidden
-        mask = torch.zeros_like(mixture.logits, dtype=torch.bool) if mask is None else mask
+        scores: Any = mixture.scores
+        hidden = torch.zeros_like(mixture.logits, dtype=torch.bool)
+        for mask, before in scores.masks:
+            hidden = hidden | replay(mask, scores.moves[before:])
         logits, hidden = (
-            product.as_left(replay(one, mixture.moves)) for one in (mixture.logits, mask)
+            product.as_left(replay(one, mixture.moves)) for one in (mixture.logits, hidden)
         )
         logits, hidden, values = (
             self.heads.split(one.expand(*lead, *one.shape[-2:]))
             for one in (logits, hidden, product.right)
         )
-        query, key, scaling = self._queries_and_keys(mixture)
+        sides = scores.product.turned if self.turned else scores.product
+        leading = torch.broadcast_shapes(sides.left.shape[:-2], sides.right.shape[:-2])
+        query, key = (one.expand(*leading, *one.shape[-2:]) for one in (sides.left, sides.right.mT))
+        scaling = scores.factor
+        if isinstance(scaling, Tensor):
+            query, scaling = query * scaling, 1.0
+        query, key = self.scores.split(query), self.scores.split(key)
         # A finite mask on every key of a query hides none: the softmax does not see it.
         hidden = hidden & ~(hidden.all(-1, keepdim=True) & logits.isfinite())
-        arguments: dict[str, Any] = {"scaling": scaling, "is_causal": False}
+        arguments: dict[str, Any] = {"scaling": float(scaling), "is_causal": False}
         if self.biased:
             exact = torch.promote_types(logits.dtype, torch.float32)
             known = query.to(exact) @ key.to(exact).mT * scaling
@@ -111,24 +120,6 @@ class Route:
         lead = mixture.product.seen(mixture.result).shape[:-2]
         return mixture.product.given(self.heads.joined(output, lead)).to(mixture.result.dtype)
 
-    def _queries_and_keys(self, mixture: Mixture) -> tuple[Tensor, Tensor, float]:
-        scores: Any = mixture.scores
-        product = scores.product.turned if self.turned else scores.product
-        lead = torch.broadcast_shapes(product.left.shape[:-2], product.right.shape[:-2])
-        left, right = (
-            one.expand(*lead, *one.shape[-2:]) for one in (product.left, product.right.mT)
-        )
-        scaling = scores.factor
-        if isinstance(scaling, Tensor):
-            left, scaling = left * scaling, 1.0
-        return self.scores.split(left), self.scores.split(right), float(scaling)
-
-
-_NO_SCORES = (
-    "{} computes logits that are no products of queries and keys with terms added, so that its heads have no queries "
-    "and keys. Choose a model of another family (`identilens selfcheck --list`)."
-)
-
 
 def read_route(module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor) -> Route:
     """Return the layout of a mixture's axes, from the places of its entries in the input of the output projection.
@@ -145,30 +136,28 @@ def read_route(module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor
             f"{name} does not put the outputs of its heads side by side before they are projected, so that the heads "
             "have no output projections of their own."
         )
-    if mixture.scores is None:
-        raise UnsupportedModelError(_NO_SCORES.format(name))
-    for turned in (False, True):
-        scores = _score_heads(mixture, mixture.scores, heads, turned)
-        if scores is not None:
-            route = Route(module, heads, scores, turned)
-            call = route.call(mixture, 0)
-            bias, eps = call.arguments["position_bias"], torch.finfo(call.query.dtype).eps
-            size = float((call.query @ call.key.mT).abs().max()) * abs(call.arguments["scaling"])
-            count = route.heads.count
-            sides = call.key, call.value
-            groups = [
-                size
-                for size in range(count, 1, -1)
-                if count % size == 0
-                and all(
-                    (one.unflatten(1, (-1, size)) == one[:, ::size, None]).all() for one in sides
-                )
-            ]
-            biased = float(bias.abs().max()) > (_ROUNDINGS * eps + _SUM_ROUNDINGS * FLOAT32_EPS) * (
-                1 + size
-            )
-            return replace(route, biased=biased, group=groups[0] if groups else 1)
-    raise UnsupportedModelError(_NO_SCORES.format(name))
+    found = ((turned, _score_heads(mixture, heads, turned)) for turned in (False, True))
+    turned, scores = next((one for one in found if one[1]), (False, None))
+    if scores is None:
+        raise UnsupportedModelError(
+            f"{name} computes logits that are no products of queries and keys with terms added, so that its heads have "
+            "no queries and keys. Choose a model of another family (`identilens selfcheck --list`)."
+        )
+    route = Route(module, heads, scores, turned, number=mixture.number)
+    call = route.call(mixture, 0)
+    bias, eps = call.arguments["position_bias"], torch.finfo(call.query.dtype).eps
+    size = float((call.query @ call.key.mT).abs().max()) * abs(call.arguments["scaling"])
+    limit = (_ROUNDINGS * eps + _SUM_ROUNDINGS * FLOAT32_EPS) * (1 + size)
+    shared = (
+        group
+        for group in range(heads.count, 1, -1)
+        if heads.count % group == 0
+        and all(
+            (one.unflatten(1, (-1, group)) == one[:, ::group, None]).all()
+            for one in (call.key, call.value)
+        )
+    )
+    return replace(route, biased=float(bias.abs().max()) > limit, group=next(shared, 1))
 
 
 def _numbered(shape: Sequence[int], like: Tensor) -> Int[Tensor, "*shape"]:
@@ -190,8 +179,11 @@ def _heads(places: tuple[Tensor, ...], shape: Sequence[int]) -> Heads | None:
     return heads if bool(right) and shape[heads.axis] % count == 0 else None
 
 
-def _score_heads(mixture: Mixture, scores: Scores, heads: Heads, turned: bool) -> Heads | None:
+def _score_heads(mixture: Mixture, heads: Heads, turned: bool) -> Heads | None:
     """Return the axis of the heads in the product of queries and keys; None if the product does not give the logits."""
+    scores = mixture.scores
+    if scores is None:
+        return None
     product = scores.product.turned if turned else scores.product
     lead = torch.broadcast_shapes(product.left.shape[:-2], product.right.shape[:-2])
     shape = (*lead, product.left.shape[-2], product.right.shape[-1])
@@ -218,7 +210,6 @@ def capturing(
     model: PreTrainedModel,
     handler: Handler,
     routes: Mapping[int, Route],
-    projections: Iterable[ParameterProjection] = (),
     *,
     whole: bool = False,
 ) -> Iterator[None]:
@@ -235,7 +226,7 @@ def capturing(
     def answer(mixture: Mixture) -> Tensor | None:
         return routes[mixture.number].answer(mixture) if mixture.number in routes else None
 
-    follower = Follower(model, answer, projections=projections)
+    follower = Follower(model, answer)
     with intercept(model, follower.undisturbed(handler)), follower:
         yield
     expected = max(route.total for route in routes.values())

@@ -1,7 +1,7 @@
 """Observation of one forward pass: attention by the interface or by the model itself, and its output projections."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from identilens.errors import NumericalError, UnsupportedModelError
 from identilens.models.affine import is_basic, is_pointwise
+from identilens.models.families import WORKS
 from identilens.models.following.follower import (
     Follower,
     Mixed,
@@ -34,6 +35,7 @@ _LOST = {
     "own), so that row i of a map has an output projection of its own that cannot be read",
     "cat": "puts them beside something else (features of convolutions, or windows or pictures of which each is a call "
     "of its own: one picture of one window can be read) before projecting",
+    "einsum": "multiplies them by a parameter of its own, which is no layer that can be read",
     "setitem": "writes them among something else (attention of a few queries among means of the values)",
     "split": "shares their rows out among experts, each with a projection of its own, so that a head has no single one",
     "linear": "projects them along another axis than that of the heads' outputs (attention between channels), or by a "
@@ -44,12 +46,11 @@ _LOST = {
 
 @dataclass(frozen=True, eq=False)
 class LayerRun:
-    """One run of a layer, with its inputs; ``first`` counts the products of weights and values before it."""
+    """One run of a layer, with its inputs."""
 
     place: Place
     module: nn.Module
     inputs: tuple[tuple, dict]
-    first: int
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,15 @@ class Candidate:
 class Meeting:
     """One attention of the forward pass, with the inputs of its module.
 
-    ``order`` is the number of the product of weights and values within the module.
+    ``call`` is the attention call in the form of the interface, ``order`` the number of the product of weights and
+    values within the module.
     """
 
     module: nn.Module
     cross: bool
     inputs: tuple[tuple, dict]
     layer: LayerRun | None
-    given: AttentionCall | None = None
+    call: Any = None
     mixture: Mixture | None = None
     outputs: Outputs | None = None
     order: int = 0
@@ -85,14 +87,6 @@ class Meeting:
     def place(self) -> Place | None:
         """The layer that contains the attention, if layers are in a list."""
         return None if self.layer is None else self.layer.place
-
-    @property
-    def call(self) -> AttentionCall:
-        """The attention call, in the form of the interface."""
-        if self.given is not None:
-            return self.given
-        route: Any = self.route
-        return route.call(self.mixture, 0)
 
     @property
     def kind(self) -> Kind:
@@ -136,12 +130,11 @@ class Meeting:
                 f"{type(self.module).__name__} does its own attention, and what it computes from weights and values "
                 f"could not be followed to an output projection: {self.loss}"
             )
-        first = self.candidates[0]
-        if first.mixed is not None:
-            route = read_route(self.module, self.mixture, first.mixed, first.inputs)
-            self.route = replace(route, total=total)
-            self.given = self.call
-            _check_finite(self.call.run(), self.module, self.call.index)
+        first: Any = self.candidates[0]
+        route = read_route(self.module, self.mixture, first.mixed, first.inputs)
+        self.route = replace(route, total=total)
+        self.call = self.route.call(self.mixture, 0)
+        _check_finite(self.call.run(), self.module, self.call.index)
 
 
 class Watch:
@@ -153,19 +146,14 @@ class Watch:
         self.meetings: list[Meeting] = []
         self.entered: set[nn.Module] = set()
         self._given: dict[nn.Module, tuple[tuple, dict]] = {}
-        self.follower = Follower(
-            model,
-            self.mixing,
-            lambda: self._current,
-            lambda one, given: self.projecting(one, (given,), {}),
-        )
+        self.follower = Follower(model, self.mixing, lambda: self._current)
         self._current: nn.Module | None = None
         self._first = 0
         self._pending: Tensor | None = None
 
     def reaching(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Record the layer that runs."""
-        self.reached = LayerRun(self.members[module], module, (args, kwargs), self.follower.count)
+        self.reached = LayerRun(self.members[module], module, (args, kwargs))
 
     def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
         """Record an attention module that runs."""
@@ -192,7 +180,7 @@ class Watch:
         output, _ = call.attend()
         _check_finite(output, call.module, call.index)
         self.meetings.append(
-            self._meeting(call.module, given=call, outputs=self.follower.follow(output))
+            self._meeting(call.module, call=call, outputs=self.follower.follow(output))
         )
         self._pending = output
         return output
@@ -208,29 +196,21 @@ class Watch:
         self._given[module] = args, kwargs
         if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return
-        if (mixed := self.follower.mixed(args[0])) is not None and isinstance(
-            mixed.outputs, Mixture
-        ):
-            self._projecting_mixed(module, args[0], mixed)
-        elif self._pending is not None:
-            self._projecting_pending(module, args[0], self._pending)
-
-    def _projecting_mixed(self, module: nn.Module, given: Tensor, mixed: Mixed) -> None:
-        for meeting in self.meetings:
-            found = [is_basic(one.module) for one in meeting.candidates]
-            if meeting.mixture is not mixed.outputs or any(found) or not [*module.parameters()]:
-                continue
+        given, mixed = args[0], self.follower.mixed(args[0])
+        if mixed is not None and isinstance(mixed.outputs, Mixture):
             if is_pointwise(module):
-                given, mixed = given.mT, mixed.moved(torch.transpose, -1, -2)
-            meeting.candidates.append(Candidate(module, given, mixed=mixed))
-
-    def _projecting_pending(self, module: nn.Module, given: Tensor, pending: Tensor) -> None:
-        for joined, added in ((pending.flatten(2), False), (pending.sum(2), True)):
-            if given.numel() == joined.numel() and torch.equal(given.reshape(joined.shape), joined):
-                self.meetings[-1].candidates.append(Candidate(module, given, added))
-                if is_basic(module):
-                    self._pending = None
-                return
+                given, mixed = given.mT, replace(mixed, moves=(*mixed.moves, lambda one: one.mT))
+            for meeting in self.meetings:
+                ended = any(is_basic(one.module) for one in meeting.candidates)
+                if meeting.mixture is mixed.outputs and not ended and [*module.parameters()]:
+                    meeting.candidates.append(Candidate(module, given, mixed=mixed))
+        elif (pending := self._pending) is not None:
+            for joined, added in ((pending.flatten(2), False), (pending.sum(2), True)):
+                same = given.numel() == joined.numel()
+                if same and torch.equal(given.reshape(joined.shape), joined):
+                    self.meetings[-1].candidates.append(Candidate(module, given, added))
+                    self._pending = None if is_basic(module) else pending
+                    return
 
     def _meeting(self, module: nn.Module, **found: Any) -> Meeting:
         args, kwargs = self._given[module]
@@ -254,7 +234,8 @@ def watched(
     """Return the observations of one forward pass.
 
     Raises:
-        UnsupportedModelError: If the outputs of heads could not be followed to a linear map.
+        UnsupportedModelError: If the model has no attention, or the outputs of heads could not be followed to a linear
+            map.
         NumericalError: If the attention output has NaN or infinite entries.
     """
     watch = Watch(model, members)
@@ -271,21 +252,41 @@ def watched(
         watch.follower,
     ):
         forward()
-    calling = {meeting.module for meeting in watch.meetings if meeting.given is not None}
+    calling = {meeting.module for meeting in watch.meetings if meeting.call is not None}
     # What a module of the interface computes beside it (a choice of keys) is part of its logits.
     watch.meetings = [
-        one for one in watch.meetings if one.given or one.candidates or one.module not in calling
+        one for one in watch.meetings if one.call or one.candidates or one.module not in calling
     ]
     for meeting in watch.meetings:
         meeting.chooses = meeting.module in watch.follower.ranking
         meeting.follow(watch.follower.count)
-    for module in set(watch.follower.unmixed) - calling:
+    for module in {*watch.follower.unmixed.values()} - calling - {None}:
         raise UnsupportedModelError(
             f"{type(module).__name__} takes a softmax and does not multiply it with one matrix of values (weights in "
             "bands, blocks or hashes, or no product), so that a part of its attention would be missing. Choose a "
             "model of another family (`identilens selfcheck --list`)."
         )
+    called = {meeting.module for meeting in watch.meetings}
+    # Linear attention takes no softmax and multiplies no distributions: such a layer has no attention in this sense.
+    own = watch.follower.normalised & watch.entered if called else watch.entered
+    silent = sorted({type(module).__name__ for module in own - called})
+    why = "it ran no attention (a softmax over keys times values)"
+    if silent:
+        why = (
+            f"{', '.join(silent)} does its own attention: it neither calls transformers' attention interface nor "
+            "multiplies a softmax over keys with values"
+        )
+    if silent or not called:
+        raise UnsupportedModelError(
+            f"{type(model).__name__} ({model.config.model_type}) cannot be audited: {why}; {WORKS}"
+        )
     return watch
+
+
+def routes_among(meetings: Sequence[Meeting]) -> dict[int, Route]:
+    """Return the routes of some attentions by the numbers of their products, from the first of them on."""
+    followed = [one.route for one in meetings if one.route]
+    return {route.number - followed[0].number: route for route in followed}
 
 
 def is_attention(module: nn.Module) -> bool:

@@ -171,7 +171,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
             return sequence[:, 0] < 0
 
         generate: Any = lens.model.generate
-        with torch.no_grad(), evaluation_mode(lens.model), explained(lens.name):
+        with torch.no_grad(), evaluation_mode(lens.model), explained(lens.model):
             output = generate(
                 prompt,
                 attention_mask=torch.ones_like(prompt),
