@@ -226,7 +226,7 @@ def drawn(*shape):
 LEFT, RIGHT, SUM = drawn(2, 4, 5), drawn(2, 5, 6), drawn(2, 4, 6)
 PRODUCTS = {
     "matmul": ([LEFT, RIGHT], {}), "__matmul__": ([LEFT, RIGHT], {}), "bmm": ([LEFT], {"mat2": RIGHT}),
-    "__rmatmul__": ([RIGHT, LEFT], {}), "baddbmm": ([SUM, LEFT, RIGHT], {"beta": 0, "alpha": 0.5}),
+    "baddbmm": ([SUM, LEFT, RIGHT], {"beta": 0, "alpha": 0.5}),
 }  # fmt: skip
 
 

@@ -126,7 +126,8 @@ def test_the_output_is_that_of_torch(bias, separate, masked):
         module.out_proj.weight, module.out_proj.bias,
     )  # fmt: skip
     options = {"attn_mask": mask, "use_separate_proj_weight": separate, **apart}
-    found, weights = multi_head_attention({}, *arguments, **options)
-    expected, _ = nn.functional.multi_head_attention_forward(*arguments, **options)
+    linear = {id(module.out_proj.weight): module.out_proj}
+    found, weights = multi_head_attention(linear, *arguments, **options)
+    expected, known = nn.functional.multi_head_attention_forward(*arguments, **options)
     assert_close(found, expected)
-    assert weights is None
+    assert_close(weights, known)

@@ -7,8 +7,8 @@ import torch
 import transformers as hf
 
 import identilens as idl
-from helpers.zoo import build, ids
-from identilens.errors import InputError
+from helpers.zoo import _BERT, _random, build, ids
+from identilens.errors import InputError, UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.interface import AttentionCall
 from identilens.models.linearise import HiddenMap

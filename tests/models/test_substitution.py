@@ -4,7 +4,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 from torch.testing import assert_close
 
 import identilens as idl
@@ -15,8 +14,6 @@ from identilens.models import Lens, Rows
 from identilens.models.layout import (
     chosen_heads,
     find_site,
-    layers_with_mixers,
-    layers_without_attention,
 )
 from identilens.models.map_runs import MapRuns
 from identilens.models.reading import read_head
@@ -134,14 +131,6 @@ def test_heads_are_chosen_in_the_order_of_the_calls():
     assert chosen([], None, "cross") == []
     with pytest.raises(InputError, match="layer"):
         chosen(None, [2], None)
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_layers_without_attention_or_with_more_are_named():
-    model = nn.Module()
-    model.layers = nn.ModuleList([nn.Linear(1, 1), nn.ReLU(), nn.Tanh()])
-    assert layers_without_attention(model, SITES) == ("layers.1 (ReLU)",)
-    assert layers_with_mixers(model, SITES) == ("layers.2 (Tanh)",)
 
 
 FAMILIES = [
