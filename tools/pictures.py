@@ -176,8 +176,8 @@ def measured(lens: Any, rows: Rows) -> dict[str, str]:
     """Return every figure of the story, written as on the page."""
     place = {"layers": LAYER, "heads": HEAD, "queries": "last", "progress": False}
     opened, moved = len(rows.tokens) - 2, 4
-    effects = idl.influence(lens, STORY, answer="last", progress=False).table.sort("effect")
-    most = effects.row(-1, named=True)
+    effects = idl.influence(lens, STORY, answer="last", progress=False)
+    most = effects.summary().numbers
     head = idl.certify(lens, STORY, tolerance="1%", **place)
     answer = idl.certify(lens, STORY, outcome="prediction", tolerance=KEPT, **place)
     by_head, by_answer = (one.table.filter(key=opened).row(0, named=True) for one in (head, answer))
@@ -231,6 +231,8 @@ TASKS = {
     "faithfulness": "idl.faithfulness(lens, text, rows=1, groups=(1, 2, 4))",
     "unchanged": "idl.alternatives(lens, text, layers=3, heads=5)",
     "audit": "idl.audit(lens, text).charts()['certain_and_influential']",
+    "viewer": "idl.audit(lens, text).view(text=0, layer=3, head=9)",
+    "notebook": "idl.certify(lens, text, layers=3, heads=9, queries='tailor')",
 }
 """What the page of each task shows."""
 

@@ -33,6 +33,19 @@ class ModelNotFoundError(IdentilensError):
     """No model is found under the given id or path."""
 
 
+def model_not_found(model: object, error: Exception) -> ModelNotFoundError:
+    """Return the error for an id or path without a configuration that can be read, with the first line of its cause."""
+    return ModelNotFoundError(
+        f"no model found under {str(model)!r}: expected a hub id or a folder with a config.json, bundled or "
+        f"bundled-decoder. Check the spelling, or download it first and pass the folder. ({first_line(error)})"
+    )
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its type if it has none."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 class ModelError(IdentilensError):
     """A file of a model is damaged: its configuration, weights or tokenizer."""
 

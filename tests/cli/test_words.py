@@ -19,7 +19,7 @@ from helpers.toy import Toy, ToySettings, toy
 from identilens.cli import app, commands, explore, options, reproductions, selfcheck
 from identilens.cli.options import ModelOptions, RayOptions, RunOptions
 from identilens.demo.examples import STORY
-from identilens.errors import CheckFailedError, InputError
+from identilens.errors import CheckFailedError, InputError, ModelNotFoundError
 from identilens.models.proof import Check
 from identilens.reproduce.options import SharedSettings
 from identilens.studies.registry import STUDIES, Entry
@@ -215,25 +215,17 @@ def test_a_cluster_is_this_machine_or_an_address(monkeypatch):
 
 def test_a_model_is_loaded_as_it_was_asked_for(monkeypatch, tmp_path):
     loaded, imported = [], []
-    monkeypatch.setattr(options, "load", lambda name, **given: loaded.append((name, given)))
+    monkeypatch.setattr(options, "load", lambda **given: loaded.append(given))
     monkeypatch.setattr(options, "import_module", imported.append)
     given = {
         "device": None, "device_map": "disk", "dtype": "float16", "revision": "r", "trust_remote_code": True,
     }  # fmt: skip
-    (tmp_path / "config.json").write_text('{"model_type": "identilens_dyck"}')
+    (tmp_path / "config.json").write_text("{}")
     ModelOptions(model=str(tmp_path), **given).load()
-    ModelOptions(model="name").load()
-    assert loaded == [
-        (str(tmp_path), given),
-        (
-            "name",
-            {
-                "device": None, "device_map": None, "dtype": "auto", "revision": None,
-                "trust_remote_code": False,
-            },
-        ),
-    ]  # fmt: skip
-    assert imported == ["identilens.lab.dyck.modeling"]
+    with pytest.raises(ModelNotFoundError, match="'no/such-model': expected a hub id"):
+        ModelOptions(model="no/such-model").load()
+    assert loaded == [{"model": str(tmp_path), **given}]
+    assert tuple(imported) == options.LAB_MODELS
 
 
 NO_ROOM = "error: there is not enough memory. Choose smaller sizes."

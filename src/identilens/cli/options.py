@@ -14,12 +14,13 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from identilens.cli.later import called
-from identilens.errors import InputError, SettingError
+from identilens.errors import InputError, SettingError, model_not_found
 from identilens.runs.lines import MAX_TEXT_BYTES, MOST_CHARACTERS, read_lines
 from identilens.runs.settings import REPEATED, Names, Positive, Settings, Size, Switch
 from identilens.runs.terminal import plain
 
 load = called("identilens.models.loading:load")
+cached_file = called("transformers.utils.hub:cached_file")
 read_segment = called("identilens.claims:read_segment")
 read_chats = called("identilens.models.chats:read_chats")
 read_place = called("identilens.models.chats:read_place")
@@ -28,6 +29,9 @@ read_image = called("identilens.models.media:read_image")
 read_texts = called("identilens.runs.texts:read_texts")
 hub_dataset = called("identilens.runs.texts:hub_dataset")
 console = Console()
+
+LAB_MODELS = ("identilens.lab.encoder.modeling", "identilens.lab.dyck.modeling")
+"""Modules that make the model types of the laboratory known to transformers."""
 
 _JSON = ("[", "{", '"')
 """How JSON of conversations begins, and no name of a file."""
@@ -69,15 +73,15 @@ class ModelOptions(Settings):
         """
         quiet_transformers()
         with console.status(plain(f"loading {self.model}")):
-            import_lab_model(self.model)
-            return load(
-                self.model,
-                device=self.device,
-                device_map=self.device_map,
-                dtype=self.dtype,
-                revision=self.revision,
-                trust_remote_code=self.trust_remote_code,
-            )
+            if not self.model.startswith("bundled"):
+                # A wrong name is an error before torch is imported.
+                try:
+                    cached_file(self.model, "config.json", revision=self.revision)
+                except (OSError, ValueError) as error:
+                    raise model_not_found(self.model, error) from error
+            for module in LAB_MODELS:
+                import_module(module)
+            return load(**vars(self))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,24 +307,6 @@ def load_inputs(
             cut = {"max_length": max_length} if name == "texts" else {}
             inputs[name] = groups[name].load(**cut)
     return [inputs[name] for name in takes]
-
-
-LAB_MODELS = {
-    "identifiable_encoder": "identilens.lab.encoder.modeling",
-    "identilens_dyck": "identilens.lab.dyck.modeling",
-}
-"""Module of each model type of the laboratory."""
-
-
-def import_lab_model(folder: str) -> None:
-    """Import the code of a saved model of the laboratory, which makes its type known to transformers."""
-    try:
-        config = (Path(folder) / "config.json").read_text(encoding="utf-8")
-    except (OSError, ValueError):
-        return  # what loads the model names the file
-    for name, module in LAB_MODELS.items():
-        if f'"{name}"' in config:
-            import_module(module)
 
 
 def quiet_transformers() -> None:

@@ -24,6 +24,8 @@ from identilens.errors import (
     ModelError,
     ModelNotFoundError,
     SettingError,
+    first_line,
+    model_not_found,
 )
 from identilens.models.bundled import resolved
 from identilens.models.lens import Lens
@@ -136,10 +138,7 @@ def _loaded(
     try:
         config = AutoConfig.from_pretrained(model, **common)
     except (OSError, ValueError) as error:
-        raise ModelNotFoundError(
-            f"no model found under {str(model)!r}: expected a hub id or a folder with a config.json, bundled or "
-            f"bundled-decoder. Check the spelling, or download it first and pass the folder. ({first_line(error)})"
-        ) from error
+        raise model_not_found(model, error) from error
     refuse_pickles(model, common)
     exact = precision if precision == "auto" else getattr(torch, precision)
     options = {"config": config, "dtype": exact, "use_safetensors": True, **more, **common}
@@ -295,8 +294,3 @@ def usable_device(given: str | torch.device | None) -> torch.device:
             "where it is available."
         ) from error
     return place
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its type if it has none."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -18,8 +18,8 @@ _HEAD = ["kind", "layer", "head"]
 _FINDING = """\
 The log probability of the answer, {log_probability:.3g}, changes by {log_change:+.3g} nats without head {answer_head} \
 of {answer_kind} layer {answer_layer}: the lowest of all changes.
-Without head {head} of {kind} layer {layer} the outcome ({outcome}) changes by {effect:.3g} ({unit}; mean over \
-{texts:text}).
+Without head {head} of {kind} layer {layer} the outcome ({outcome}, at all positions or those of the answer) changes \
+by {effect:.3g} ({unit}; mean over {texts:text}).
 {influential} of {heads:head} have at least {enough:.0%} of this effect, the largest, when removed alone.
 {influential} of the {removed:head} with the largest estimates have at least {enough:.0%} of this effect when removed \
 alone; {left:head} have only estimates, to first order.
