@@ -356,8 +356,10 @@ class Lens:
             options = {"output_hidden_states": True} if hidden_states else {}
             output = self.run(texts, collector, **options)
             for index, item in enumerate(texts):
-                states = split_states(output, collector.lengths, index) if hidden_states else None
-                states = states and {name: one.cpu() for name, one in states.items()}
+                states = None
+                if hidden_states:
+                    found = split_states(output, collector.lengths, index)
+                    states = {name: one.cpu() for name, one in found.items()}
                 layers = tuple(collector.layers[index])
                 names = item.tokens or {
                     "encoder": position_names(self.model.config, layers[0].queries.shape[1])

@@ -46,13 +46,9 @@ def _tensors(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
         if output.is_floating_point():
             yield name, output
         return
-    pairs = (
-        output.items()
-        if isinstance(output, Mapping)
-        else enumerate(output)
-        if isinstance(output, list | tuple)
-        else ()
-    )
+    pairs = output.items() if isinstance(output, Mapping) else ()
+    if isinstance(output, list | tuple):
+        pairs = enumerate(output)
     for key, value in pairs:
         yield from _tensors(value, f"{name}.{key}" if name else str(key))
 

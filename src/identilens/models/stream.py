@@ -180,7 +180,8 @@ def token_of(lens: Lens, words: str) -> int:
     size = len(weight)
     if len(ids) != 1 or ids[0] >= size:
         raise InputError(
-            f"expected a target that is one token, or its number below {size:,}; {words!r} is {len(ids)} tokens. "
-            "Tokens at the start of a word often begin with a space: ' river'."
+            f"expected a target that is one token, or its number below {size:,}; {words!r} is "
+            f"{len(ids)} tokens {list(lens.reader.names(ids))}. Tokens at the start of "
+            "a word often begin with a space: ' river'."
         )
     return ids[0]

@@ -95,8 +95,8 @@ def test_only_the_rows_of_the_answer_are_computed(monkeypatch):
     found = idl.answer(lens, CHAT, max_new_tokens=5, bounded=0)
     computed, attend = [], AttentionCall.attend
 
-    def counted(call, rows=slice(None)):
-        output, weights = attend(call, rows)
+    def counted(call):
+        output, weights = attend(call)
         computed.append(weights.shape[2])
         return output, weights
 

@@ -112,7 +112,7 @@ def leading_directions(
     kept = 3 * n * (passes + count) * width * inputs.element_size()
     with torch.no_grad():
         shapes = [output.shape for output in function(inputs)]
-    own = inputs.new_ones(len(inputs), passes)
+    own = inputs.new_ones(n, passes)
 
     def pull(cotangents: tuple[Tensor, ...]) -> Tensor:
         back = torch.func.vjp(function, inputs)[1]
@@ -131,14 +131,14 @@ def leading_directions(
                 * support[:, None]
             )
             weights[index % len(shapes)][index - start] = noise.to(inputs)
-            if length == len(inputs):
+            if length == n:
                 own[:, index] = (~support).to(own)
         return weights
 
     chunk = chunk_size(
         lambda pieces: pull(zeros(pieces)), passes, memory_budget, "reverse pass", kept
     )
-    found = inputs.new_empty(len(inputs), passes, inputs.shape[1])
+    found = inputs.new_empty(n, passes, width)
     for start in range(0, passes, chunk):
         stop = min(start + chunk, passes)
         found[:, start:stop] = pull(draw(start, stop)).detach().transpose(0, 1)
