@@ -154,8 +154,8 @@ def answer(
     Args:
         lens: The model.
         chats: A prompt; a list of messages, each with ``role`` and ``content``; a mapping with ``prompt`` or
-            ``messages``, and ``answer`` (after a prompt with the space before it) and ``segments`` (by name: words,
-            or first character and the one after the last) if wanted; or a list of these.
+            ``messages``, and ``answer`` (after a prompt with the space before it) and ``segments`` (by name: words of
+            the prompt or the answer, or first character and the one after the last) if wanted; or a list of these.
         tolerance: How much each head's output may change and count as the same: 0, a share (0.01, 1%) or a rounding
             (model, bfloat16, float16, float32). Default: bfloat16 and 0. Findings rest on the first.
         max_new_tokens: Largest number of tokens that are generated, the most likely one each time. The model's stop

@@ -17,7 +17,7 @@ from identilens.measures.attention import (
     certain_mass,
     functional_interval,
 )
-from identilens.measures.attention.determined import certain_weights, functional_ends
+from identilens.measures.attention.determined import certain_weights
 from identilens.measures.attention.intervals import (
     attention_intervals,
     certify_row,
@@ -73,19 +73,6 @@ def test_ends_and_order_equal_scipy_one_by_one(seed, n, d, sharpness, masked):
     full = [int(key) for key in visible.nonzero() if found.above[key].sum() == len(row) - 1]
     assert found.top == (full[0] if full else None)
     assert certify_row(A[0], T, visible=visible, order=False).top == found.top
-
-
-@pytest.mark.parametrize("d", [3, 20])
-def test_the_greatest_weight_of_one_key_is_its_upper_end(d):
-    A, T = random_weights(4, 9, d)
-    visible = torch.arange(9) > 1
-    row = A[0] * visible / A[0, visible].sum()
-    hi = attention_intervals(row, T, visible=visible).hi
-    assert bool((hi > row + 0.01).any()) == (d == 3)
-    copies = ProjectedValues.of(T.expand(9, -1, -1))
-    rows, seen = row.expand(9, -1), visible.expand(9, -1)
-    greatest = functional_ends(rows, copies, torch.eye(9).double()[:, None], seen)[1]
-    assert greatest[:, 0].tolist() == pytest.approx(hi.tolist(), abs=1e-8)
 
 
 @pytest.mark.parametrize("tolerance", [0.0, 0.02])

@@ -315,7 +315,6 @@ def test_a_segment_of_the_answer_is_taken_out_of_it():
     found = idl.answer(lens, chat, bounded=4, tolerance=0)
     answer = found.positions.drop_nulls("answer")
     own = answer["segment"] == "first"
-    assert "".join(answer.filter(own)["token"]).strip() == "Nobody came."
     ids = (
         lens.tokenizer.encode(chat["prompt"]),
         lens.tokenizer.encode(chat["answer"], add_special_tokens=False),

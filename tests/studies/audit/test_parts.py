@@ -85,8 +85,7 @@ def test_an_audit_takes_as_many_operations_whatever_its_heads(dtype, most, more)
     assert counts[0][1] <= more, "layers of one shape are measured together"
 
 
-@pytest.mark.parametrize("tolerance", [0.0, 0.01])
-def test_programs_of_more_rows_and_heads_are_no_more_operations(tolerance):
+def test_programs_of_more_rows_and_heads_are_no_more_operations():
     rows, T = random_weights(0, 24, 4)
     rows = rows.tril() / rows.tril().sum(1, keepdim=True)
     costs, seen = torch.eye(24).double()[None, :3], torch.ones(24, 24, dtype=torch.bool).tril()
@@ -95,7 +94,7 @@ def test_programs_of_more_rows_and_heads_are_no_more_operations(tolerance):
         copies = ProjectedValues.of(T.expand(count, -1, -1))
         own = rows[12 : 12 + count], copies, costs.expand(count, -1, -1), seen[12 : 12 + count]
         with _counted() as operations:
-            functional_ends(*own, tolerance)
+            functional_ends(*own, 0.01)
         counts.append(len(operations))
     # As many steps as the program with the most of them needs.
     assert 0 < counts[1] < 2 * counts[0]
