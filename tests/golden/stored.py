@@ -30,8 +30,8 @@ SOLVED = {
 ACCURACY = 1e-8
 """Accuracy of such a column: how near its proven bounds are to the least values depends on the last digits."""
 
-UNSETTLED = {"certain_mass_bfloat16": 1e-4}
-"""Accuracy of bounds that are read off multipliers: several prove the exact end, and each another bound."""
+UNSETTLED = {"certain_mass_bfloat16": 1e-4, "certain_mass_error": 1e-7}
+"""Accuracy of bounds that are read off multipliers, of which several prove the exact end, and of a spread of ends."""
 
 ELSEWHERE = 1e-4
 """Tolerance of local cases on other kinds of processor, as a share of the column's largest entry."""

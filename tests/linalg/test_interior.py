@@ -126,7 +126,9 @@ def test_line_by_hand(cost, least):
     cost, kept = torch.tensor(cost, dtype=torch.float64), kept_basis(LINE)
     point, multipliers = by_simplex(cost, LINE_ROW, kept)
     assert float(cost @ point) == pytest.approx(least, abs=1e-12)
-    proven = SharedPrograms(kept).proven(cost[None], LINE_ROW[None], multipliers[None])
+    proven = SharedPrograms(kept).proven(
+        cost[None], LINE_ROW[None], multipliers[None], torch.zeros_like(multipliers[None])
+    )
     assert float(proven[0]) == pytest.approx(least, abs=1e-12)
 
 

@@ -33,7 +33,6 @@ def test_differences_of_the_same_texts_are_paired(audit):
     assert shares["error"] == pytest.approx(0.1 / 3**0.5), (
         "the differences of the texts are 0, 0.1 and 0.2"
     )
-    assert shares["spread"] == pytest.approx(0, abs=1e-12)
     assert shares["places"] == 4
     assert row(found, "certain_mass")["difference"] == 0
     said = found.summary().text

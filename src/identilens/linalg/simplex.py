@@ -44,7 +44,7 @@ class SimplexSpace:
 
     kept: Float[Tensor, "*row key rho"]
     scales: Float[Tensor, "*row rho"]
-    visible: Bool[Tensor, "*row key"]
+    visible: Bool[Tensor, "*#row key"]
     tolerance: float
     blocks: Int[Tensor, " key"] | None = None
 
@@ -133,7 +133,7 @@ def least_outside(
 @one_thread()
 def row_space(
     compact: Float[Tensor, "*row key r"],
-    visible: Bool[Tensor, "*row key"],
+    visible: Bool[Tensor, "*#row key"],
     tolerance: float | Float[Tensor, "*row"],
     blocks: Int[Tensor, " key"] | None = None,
 ) -> SimplexSpace:

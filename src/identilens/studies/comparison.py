@@ -50,7 +50,7 @@ class Comparison(Result):
     Attributes:
         table: One row for each result and measure: its mean over texts, and the difference from the first result over
             the places (kind, layer, head) that both have, with its standard error over texts (paired where these are
-            the same), the spread (standard deviation) of the differences over places, and the number of places.
+            the same), and the number of places.
         layers: Mean of each measure in each layer of a kind of attention, at its relative depth: 0 for the first layer
             with attention, 1 for the last.
 
@@ -59,7 +59,7 @@ class Comparison(Result):
         >>> lens = idl.load("bundled")
         >>> first, second = (idl.audit(lens, text, layers=3, certain_rows=0, examples=0) for text in idl.examples()[:2])
         >>> idl.compare(first, second).table.columns
-        ['run', 'measure', 'mean', 'difference', 'error', 'spread', 'places']
+        ['run', 'measure', 'mean', 'difference', 'error', 'places']
     """
 
     analysis: ClassVar = "compare"
@@ -68,7 +68,7 @@ class Comparison(Result):
         "table": {
             "run": pl.String,
             "measure": pl.String,
-            **decimals("mean", "difference", "error", "spread"),
+            **decimals("mean", "difference", "error"),
             "places": pl.Int64,
         },
         "layers": {
@@ -194,7 +194,7 @@ def _by_text(table: pl.DataFrame, places: Sequence[str], measures: Sequence[str]
 def _differences(
     first: pl.DataFrame, second: pl.DataFrame, places: Sequence[str], *, paired: bool
 ) -> pl.DataFrame:
-    """Return the mean difference of each measure over places in common, its error over texts and its spread."""
+    """Return the mean difference of each measure over places in common, and its error over texts."""
     how = "inner" if paired else "full"
     keys = [*places, "measure", _TEXT]
     values = first.join(second, on=keys, how=how, coalesce=True, suffix="_second")
@@ -204,8 +204,7 @@ def _differences(
     by_text = values.group_by(_TEXT, "measure").agg(a.mean(), b.mean())
     errors = by_text.group_by("measure").agg(error=variance.sqrt())
     apart = by_place.drop_nulls("difference").group_by("measure")
-    difference = pl.col("difference")
-    means = apart.agg(difference.mean(), spread=difference.std(), places=pl.len().cast(pl.Int64))
+    means = apart.agg(pl.col("difference").mean(), places=pl.len().cast(pl.Int64))
     return means.join(errors, on="measure")
 
 

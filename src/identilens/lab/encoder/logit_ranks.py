@@ -155,11 +155,11 @@ class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
                 if low * _d_v(place) <= length <= high * _d_v(place)
             ]
 
-        self._items = items
+        self.lens, self.items = lens, items
         self.heads = replace(whole, parts=PartsByText(len(items), fitting))
         if not self.heads.parts:
             raise InputError(
-                f"no text has {low:g} to {high:g} times d_v = {_d_v(whole.places(0)[0])} tokens; the longest has "
+                f"no text has {low:g} to {high:g} times as many tokens as values have dimensions; the longest has "
                 f"{max(items.lengths)}. Give longer texts, or other lengths."
             )
 

@@ -152,7 +152,7 @@ class Answers(Result):
         first = ranked.row(-1, named=True)
         lost = self._lost().rename({"segment": "removed"})
         [most] = lost.head(1).to_dicts() or [{}]
-        written = [*self.positions.drop_nulls("answer")["segment"]]
+        written = self.positions.drop_nulls("answer")["segment"]
         rest = "the rest of the answer" if most.get("removed") in written else "the answer"
         return Finding.of(
             _FINDING,

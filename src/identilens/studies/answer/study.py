@@ -96,6 +96,8 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
                     f"conversation {number}: prompt and answer have up to {tokens} tokens, the model has {limit} "
                     "positions. Shorten the prompt, or the answer (max_new_tokens=...)."
                 )
+            if given:
+                answer_segments(lens.tokenizer, prompt, given, number)
             self.parts.append((prompt, given))
         self._sites = lens.sites(lens.read([self.parts[0][0].ids])[0])
         if not lens.model.can_generate() or any(site.kind != "decoder" for site in self._sites):
