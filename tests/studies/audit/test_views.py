@@ -12,7 +12,6 @@ from torch.testing import assert_close
 import identilens as idl
 from helpers.browsing import Visit
 from helpers.pages import SCRIPT
-from helpers.written import audited
 from helpers.zoo import build, ids
 from identilens.charts.kit import choose, lines
 from identilens.studies.audit.maps import fitting_maps, kept_maps
@@ -69,7 +68,8 @@ def test_the_report_of_a_real_model_opens(browser, bundled, tmp_path, width, sch
 
 @pytest.fixture(scope="module")
 def shown():
-    return audited(model={"name": SCRIPT})._repr_html_()
+    lens = idl.Lens(build("bert"), name=SCRIPT)
+    return idl.audit(lens, [ids(20)], examples=1)._repr_html_()
 
 
 def test_an_audit_shows_itself(shown):
