@@ -238,7 +238,7 @@ class SharedPrograms:
         Multipliers of 0 prove what signs and sums alone do: a weight is at least 0, and at most its row's sum.
         """
         values, bounds = (costs * points).sum(-1), self.proven(costs, rows, multipliers, reach)
-        alone = self.proven(costs, rows, 0 * multipliers, reach)
+        alone = self.proven(costs, rows, torch.zeros_like(multipliers), reach)
         less = ~(bounds >= alone)
         bounds = torch.where(less, alone, bounds)
         multipliers = multipliers.masked_fill(less[..., None], 0.0)
