@@ -269,7 +269,6 @@ def certify(
     segment: typing.Any | str | collections.abc.Sequence[typing.Any] = ...,
     source: str | collections.abc.Sequence[str] = ...,
     certificates: bool = ...,
-    order: bool = ...,
     settings: typing.Any = ...,
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
@@ -282,8 +281,7 @@ def certify(
 
     For each row: a proven interval of each weight over all distributions with the same output; each key's share of
     what the keys add; its Contribution Weight; the change when it is removed; a verdict in plain words; the key that is
-    first in every alternative; with ``order``, all pairs of keys whose order is the same in every alternative. At most
-    two linear programs for each weight. Words and thresholds: docs/certify.md.
+    first in every alternative. At most two linear programs for each weight. Words and thresholds: docs/certify.md.
 
     Args:
         lens: The model.
@@ -311,7 +309,6 @@ def certify(
         source: The token whose logit is split by source: what each key of a row adds to it is certified as a claim. A
             text such as " river", a number, or "most likely"; of two, the difference of their logits.
         certificates: Write a file for each claim, row and tolerance, from which anyone can check the ends.
-        order: Certify also which keys have the same order in every alternative; takes about twice as long.
         settings: All settings at once, as a `identilens.studies.certify.settings.CertifySettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.

@@ -6,8 +6,8 @@ functionals are made here, and `identilens.certify` proves the ends of each in t
 
 import hashlib
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 
@@ -89,7 +89,6 @@ class Claim:
         counting: The coefficients.
         sign: ``>``, ``<``, or nothing.
         bound: The number that the value is compared with.
-        rows: The rows that the claim is about: text, layer, head, queries; see `at`.
         digest: Sha256 of the numbers that the words do not tell.
 
     Examples:
@@ -104,7 +103,6 @@ class Claim:
     counting: Counting
     sign: str = ""
     bound: float = 0.0
-    rows: Mapping[str, int | Sequence[int]] = field(default_factory=dict)
     digest: str = ""
 
     @classmethod
@@ -128,27 +126,15 @@ class Claim:
     @property
     def recorded(self) -> str:
         """The claim as provenance has it: the words, and what they leave out."""
-        told = [f"{name} {value}" for name, value in self.rows.items()]
-        return ", ".join([self.words, *told, *filter(None, [self.digest])])
+        return ", ".join(filter(None, [self.words, self.digest]))
 
-    def at(
-        self,
-        *,
-        text: int | None = None,
-        layer: int | None = None,
-        head: int | None = None,
-        queries: int | Sequence[int] | None = None,
-    ) -> "Claim":
-        """Return the claim about these rows only; positions and numbers count from 0.
+    def above(self, bound: float, sign: str = ">") -> "Claim":
+        """Return the claim that the value is above a number."""
+        return replace(self, words=f"{self.words} {sign} {bound:g}", sign=sign, bound=float(bound))
 
-        Examples:
-            >>> import identilens as idl
-            >>> idl.claims.weight(3, above=0.2).at(layer=3, head=9, queries=10).recorded
-            'key 3 > 0.2, layer 3, head 9, queries 10'
-        """
-        given = {"text": text, "layer": layer, "head": head, "queries": queries}
-        rows = {name: value for name, value in given.items() if value is not None}
-        return replace(self, rows=rows)
+    def below(self, bound: float) -> "Claim":
+        """Return the claim that the value is below a number."""
+        return self.above(bound, "<")
 
     def coefficients(self, row: ClaimRow) -> Float[Tensor, " key"] | None:
         """Return the coefficient of each key of a row; None for a row that the claim is not about.
@@ -156,11 +142,6 @@ class Claim:
         Raises:
             InputError: If the row lacks what the claim names.
         """
-        head = row.head
-        own = {"text": row.text, "layer": head.layer, "head": head.head, "queries": row.query}
-        for name, rows in self.rows.items():
-            if own[name] not in ([rows] if isinstance(rows, int) else rows):
-                return None
         return self.counting(row)
 
     def verdict(self, lo: float, hi: float) -> str | None:
@@ -178,45 +159,35 @@ def verdict_of(sign: str, bound: float, lo: float, hi: float) -> str | None:
     return OPEN
 
 
-def weight(key: Keys, *, above: float | None = None, below: float | None = None) -> Claim:
+def weight(key: Keys) -> Claim:
     """Return a claim on the weight of one key, or of all keys that spell some words.
 
     Args:
         key: Position of the key, or words.
-        above: The claim says that the weight is above this.
-        below: The claim says that the weight is below this.
-
-    Raises:
-        SettingError: For both an ``above`` and a ``below``.
 
     Examples:
         >>> import identilens as idl
-        >>> idl.claims.weight(3, above=0.2).words
+        >>> idl.claims.weight(3).above(0.2).words
         'key 3 > 0.2'
     """
     subject = f"attention to {_name(key, repr)}"
-    return _compared(Claim(_name(key), subject, partial(_keys, key)), above, below)
+    return Claim(_name(key), subject, partial(_keys, key))
 
 
-def mass(words: str, *, above: float | None = None, below: float | None = None) -> Claim:
+def mass(words: str) -> Claim:
     """Return a claim on the attention to some words: the sum of the weights of every run of tokens that spells them.
 
     A run that the row does not see to its end does not count.
 
     Args:
         words: The words, in any case.
-        above: The claim says that the mass is above this.
-        below: The claim says that the mass is below this.
-
-    Raises:
-        SettingError: For both an ``above`` and a ``below``.
 
     Examples:
         >>> import identilens as idl
-        >>> idl.claims.mass("the storm", above=0.3).verdict(0.31, 0.4)
+        >>> idl.claims.mass("the storm").above(0.3).verdict(0.31, 0.4)
         'true in every alternative'
     """
-    return weight(words, above=above, below=below)
+    return weight(words)
 
 
 def segment(name: str, place: Iterable[int] | str) -> Claim:
@@ -329,28 +300,25 @@ def order(first: Keys, second: Keys) -> Claim:
     return replace(claim, words=f"{_name(first)} > {_name(second)}", sign=">")
 
 
-def pattern(name: str, *, above: float | None = None, below: float | None = None) -> Claim:
+def pattern(name: str) -> Claim:
     """Return a claim on the attention to the keys of a published pattern: previous token, induction and others.
 
     Rows in which the pattern has no key, or is all that the row sees, are left out, and all of cross-attention.
 
     Args:
         name: One of the names in `identilens.measures.attention.PATTERNS`.
-        above: The claim says that the mass is above this.
-        below: The claim says that the mass is below this.
 
     Raises:
-        SettingError: For an unknown pattern, or both an ``above`` and a ``below``.
+        SettingError: For an unknown pattern.
 
     Examples:
         >>> import identilens as idl
-        >>> idl.claims.pattern("previous", above=0.5).subject
+        >>> idl.claims.pattern("previous").above(0.5).subject
         'attention to the previous token'
     """
     if name not in PATTERNS:
         raise SettingError("pattern", f"to be one of {', '.join(PATTERNS)}", name)
-    claim = Claim(name, f"attention to {PATTERNS[name]}", partial(_pattern, name))
-    return _compared(claim, above, below)
+    return Claim(name, f"attention to {PATTERNS[name]}", partial(_pattern, name))
 
 
 def source(
@@ -358,8 +326,6 @@ def source(
     key: Keys | None = None,
     *,
     name: str = "the direction",
-    above: float | None = None,
-    below: float | None = None,
 ) -> Claim:
     """Return a claim on what keys add to a direction of the residual stream: Σ a_j c_j with c_j = t_j·u.
 
@@ -367,28 +333,25 @@ def source(
         direction: u, such as a probe, a feature, or an unembedding with the scale of the final norm.
         key: The key, or words, whose part counts; all keys by default.
         name: What the direction is called in tables.
-        above: The claim says that the sum is above this.
-        below: The claim says that the sum is below this.
 
     Raises:
-        SettingError: For a direction that is no vector of finite numbers, or both an ``above`` and a ``below``.
+        SettingError: For a direction that is no vector of finite numbers.
 
     Examples:
         >>> import identilens as idl
         >>> import torch
-        >>> idl.claims.source(torch.ones(384), "tailor", name="the sum", above=0.0).words
+        >>> idl.claims.source(torch.ones(384), "tailor", name="the sum").above(0).words
         'tailor → the sum > 0'
     """
     if not isinstance(direction, Tensor) or direction.ndim != 1 or not direction.isfinite().all():
         raise SettingError("direction", "as a tensor of d_model finite numbers", direction)
     u = direction.detach().double().cpu()
-    claim = Claim(
+    return Claim(
         f"{'all keys' if key is None else _name(key)} → {name}",
         f"what {'all keys' if key is None else _name(key, repr)} adds to {name}",
         partial(_source, u, key),
         digest=hashlib.sha256(u.numpy().tobytes()).hexdigest()[:16],
     )
-    return _compared(claim, above, below)
 
 
 def row_sources(
@@ -402,16 +365,6 @@ def row_sources(
         replace(whole, words=f"key {key} → {name}", subject=f"what key {key} adds to {name}"): unit
         for key, unit in zip(keys, torch.diag(added)[keys], strict=True)
     }
-
-
-def _compared(claim: Claim, above: float | None, below: float | None) -> Claim:
-    if above is not None and below is not None:
-        raise SettingError("above", "without below: make a claim for each", above)
-    for sign, bound in ((">", above), ("<", below)):
-        if bound is not None:
-            words = f"{claim.words} {sign} {bound:g}"
-            return replace(claim, words=words, sign=sign, bound=float(bound))
-    return claim
 
 
 def _name(key: Keys, form: Callable[[str], str] = str) -> str:

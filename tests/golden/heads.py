@@ -10,9 +10,9 @@ from helpers.zoo import ids
 
 
 def certify(lens, texts, **options):
-    found = idl.certify(lens, texts, order=True, tolerance=0, **options)
+    found = idl.certify(lens, texts, tolerance=0, **options)
     table = found.table.rename({"value": "weight"})
-    return {"table": table, "rows": found.rows, "order": found.order}
+    return {"table": table, "rows": found.rows}
 
 
 def alternatives(lens, texts, *kept, **options):
@@ -71,15 +71,9 @@ def sources(lens, texts, **options):
     largest = {name: pl.col(name).sort_by(size).last() for name in ("key", "token")}
     groups = table.group_by(row, maintain_order=True)
     rows = groups.agg(pl.col("contribution").sum(), **largest).rename({"key": "largest"})
-    known = found.rows["certified_source"].is_not_null()
-    sums = found.parts.group_by("part", maintain_order=True).agg(pl.col("value").sum())
-    logits = pl.DataFrame(dict(sums.iter_rows()))
-    layers = found.parts.drop_nulls("layer").pivot("part", index="layer", values="value")
     return {
         "table": table.with_columns(coefficient=pl.col("contribution") / pl.col("weight")),
-        "rows": rows.with_columns(known.alias("certified")),
-        "logits": logits,
-        "layers": layers,
+        "rows": rows,
     }
 
 

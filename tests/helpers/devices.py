@@ -5,12 +5,14 @@ from functools import partial
 from typing import Any
 
 import polars as pl
+import pytest
 import torch
 from polars.testing import assert_frame_equal
 
 import identilens as idl
 from helpers.zoo import build, classifier, example, ids
 from identilens.explorer.work import measured
+from identilens.linalg.memory import WITHOUT_DOUBLES
 from identilens.measures import attention
 from identilens.runs.result import Result
 
@@ -20,15 +22,17 @@ FAMILIES = ("bert", "llama", "gpt_oss", "t5", "gemma2", "jamba", "vit")
 PROMPT = {"prompt": "The ferry left. Nobody", "answer": " saw it"}
 TEXT = [ids(12)]
 HEAD = {"layers": (1,), "heads": (1,)}
+PRECISION = [torch.float64]
+"""That of the models, the last one."""
 Numbers = Mapping[str, pl.DataFrame | torch.Tensor | float]
 
 
 def _lens(family, device):
-    return idl.Lens(build(family).double().to(device))
+    return idl.Lens(build(family).to(PRECISION[-1]).to(device))
 
 
 def _classifier(device):
-    return idl.Lens(classifier().model.to(device))
+    return idl.Lens(classifier().model.to(PRECISION[-1]).to(device))
 
 
 def _in_half(device):
@@ -174,17 +178,27 @@ def _numbers(found):
     return found
 
 
-def differences(name, device=None):
+def differences(name, device=None, doubles=True):
     """Return what differs between the processor and another device in what a study, or a measure, gives.
 
-    Without a device it is one made for tests, which the process keeps ever after: give it a process of its own.
+    Without a device it is one made for tests, with float64 or without, as Apple's, which the process keeps ever after:
+    give it a process of its own.
     """
     if device is not None:
         return _differences(name, device)
-    from helpers.elsewhere import elsewhere
+    from helpers.elsewhere import KIND, elsewhere
 
-    with elsewhere() as made:
-        return _differences(name, made)
+    with elsewhere(doubles=doubles) as made:
+        if doubles:
+            return _differences(name, made)
+        WITHOUT_DOUBLES.add(KIND)
+        PRECISION.append(torch.float32)
+        try:
+            with pytest.warns(UserWarning, match="no float64"):
+                return _differences(name, made)
+        finally:
+            WITHOUT_DOUBLES.remove(KIND)
+            PRECISION.pop()
 
 
 def _differences(name, device):

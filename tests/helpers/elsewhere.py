@@ -67,13 +67,16 @@ class Elsewhere(torch.Tensor):
 
 
 class _Machine(TorchDispatchMode):
+    has_doubles = True
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return _run(function, args, kwargs or {})
 
 
 @contextmanager
-def elsewhere():
-    """Give the device, on which tensors can be made inside the context."""
+def elsewhere(*, doubles=True):
+    """Give the device, on which tensors can be made inside the context: without float64, as Apple's, or with it."""
+    _Machine.has_doubles = doubles
     with _Machine():
         yield DEVICE
 
@@ -91,7 +94,11 @@ def _inner(value):
 
 
 def _outer(value):
-    return Elsewhere(value) if isinstance(value, torch.Tensor) else value
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.dtype == torch.float64 and not _Machine.has_doubles:
+        raise TypeError("this device has no float64")
+    return Elsewhere(value)
 
 
 def _run(function, args, kwargs):
@@ -99,7 +106,7 @@ def _run(function, args, kwargs):
     if function is _ATEN._efficientzerotensor.default:
         function = _ATEN.zeros.default
     if function is _ATEN.histc.default:
-        args = (args[0].double(), *args[1:])  # the processor's takes no integers
+        args = (args[0].float(), *args[1:])  # the processor's takes no integers
     given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
     is_there = any(isinstance(one, Elsewhere) for one in given)
     if function is _ATEN.linalg_lstsq.default and is_there and kwargs.get("driver") != "gels":

@@ -43,7 +43,7 @@ _VERDICTS = ("determined, large share", "not determined, small share", "negligib
 
 def certainty(queries=((0, 0), (0, 1), (1, 0)), tolerances=("0", "1%"), kinds=("encoder",)):
     """Rows of three keys, by head and query, each for some tolerances."""
-    table, rows, order = [], [], []
+    table, rows = [], []
     for kind in kinds:
         for looser, tolerance in enumerate(tolerances):
             for head, query in queries:
@@ -62,12 +62,9 @@ def certainty(queries=((0, 0), (0, 1), (1, 0)), tolerances=("0", "1%"), kinds=("
                 rows.append({
                     **named, "outcome": "head", "allowed": 0.01 * looser, "predicted": 0.5, "farthest": 0.25,
                     "measured": 0.25 + 0.5 * query + 0.25 * head, "simplex_nullity": 1,
-                    "certified_top": 0 if head == 0 else None, "certified_pairs": 2 - query if head == 0 else None,
-                    "pairs": 3, "gap": 0.0,
+                    "certified_top": 0 if head == 0 else None, "gap": 0.0,
                 })  # fmt: skip
-                if head == 0:
-                    order += [{**at, "above": 0, "below": below} for below in range(1, 3 - query)]
-    return written(Certainty, table=table, rows=rows, order=order)
+    return written(Certainty, table=table, rows=rows)
 
 
 def alternatives(texts=2, found=True):

@@ -97,7 +97,7 @@ def test_every_visibility_equals_an_svd_of_each_row(name, n, rank):
     projector = found.projector(n, visible)
     assert projector.row_ranks()[0].tolist() == [rank_svd(T[seen]) for seen in mask]
     assert int(projector.rank[0]) == rank_svd(T[mask[-1]])
-    assert projector.row_sizes().tolist() == mask.sum(-1).tolist()
+    assert projector.sizes.tolist() == mask.sum(-1).tolist()
 
 
 def test_heads_side_by_side_equal_each_alone():

@@ -170,7 +170,7 @@ def test_intervals_and_tolerances_are_those_of_the_mixture():
 def test_what_a_head_adds_is_bounded_only_while_the_norm_stays():
     lens = normed()
     direction = torch.ones(lens.model.config.hidden_size)
-    claim = idl.claims.source(direction, 2, below=10.0)
+    claim = idl.claims.source(direction, 2).below(10.0)
     with pytest.raises(InputError, match="normalises"):
         idl.certify(lens, [ids(9)], layers=0, heads=1, queries=8, tolerance="1%", claim=claim)
     exact = idl.certify(lens, [ids(9)], layers=0, heads=1, queries=8, tolerance=0, claim=claim)

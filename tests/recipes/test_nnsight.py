@@ -21,7 +21,7 @@ def test_a_weight_of_a_trace_has_a_certificate():
     with traced.trace(tokens):
         weights = traced.encoder.layer[1].attention.self.output[1].save()
     key = int(weights[0, 2, 5].argmax())
-    claim = idl.claims.weight(key, above=0.01)
+    claim = idl.claims.weight(key).above(0.01)
     found = idl.certify(lens, ids(30), layers=1, heads=2, queries=5, claim=claim, tolerance=0)
     [row] = found.claims.rows(named=True)
     assert row["value"] == pytest.approx(float(weights[0, 2, 5, key]), abs=2e-5)

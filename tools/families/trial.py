@@ -167,8 +167,13 @@ def _captured(family: str, model: PreTrainedModel, kind: str, given: Any) -> Tri
         difference = _difference(lens, items, layers)
     except Exception as error:
         return replace(told, **_failed(error, kind, softmax.seen))
-    way = getattr(lens, "capture_way", "interface")
-    told = replace(told, way=way, inputs=kind, layers=len(layers[0]), difference=difference)
+    told = replace(
+        told,
+        way="followed" if lens.sites(items)[0].route else "interface",
+        inputs=kind,
+        layers=len(layers[0]),
+        difference=difference,
+    )
     if difference is not None and not difference <= AGREEMENT:
         return replace(
             told,

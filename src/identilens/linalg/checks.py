@@ -25,25 +25,23 @@ def check_finite(**tensors: Tensor | None) -> None:
 
 
 def check_values(values: Tensor, output_projection: Tensor | None = None) -> None:
-    """Raise for values (key, d_v) and an output projection (d_v, d_model) that are empty, not finite or do not fit."""
+    """Raise for values (key, d_v) and an output projection (d_v, d_model) that are empty, not finite or do not fit.
+
+    The projection has a block for each head of the values, or is one for all.
+    """
     check_finite(values=values, output_projection=output_projection)
     if values.ndim < 2 or 0 in values.shape[-2:]:
         raise InputError(
             f"values must be (..., key, d_v) with at least one key; got {tuple(values.shape)}. "
             "An empty text has no attention: leave it out."
         )
-    if output_projection is not None and output_projection.shape[-2:-1] != values.shape[-1:]:
+    if output_projection is None:
+        return
+    if output_projection.shape[-2:-1] != values.shape[-1:]:
         raise InputError(
             f"output_projection must be (..., d_v, d_model) with d_v = {values.shape[-1]} as in values; "
             f"got {tuple(output_projection.shape)}. A torch Linear keeps its weight transposed: pass weight.T."
         )
-    check_blocks(values, output_projection)
-
-
-def check_blocks(values: Tensor, output_projection: Tensor | None) -> None:
-    """Raise for an output projection that has neither a block for each head of the values, nor one for all."""
-    if output_projection is None:
-        return
     try:
         output_projection.expand(*values.shape[:-2], -1, -1)
     except RuntimeError as error:

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.linalg.factor import inverse_cholesky, inverse_of
+from identilens.linalg.memory import wide
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,11 @@ class OutputFactor:
         """
         rows, columns = projections[0].shape[-2:]
         if rows < columns:
-            grams = [one.double() @ one.double().mT for one in projections]
+            grams = [wide(one) @ wide(one).mT for one in projections]
             lower, inverse, certified = inverse_cholesky(_joined(grams), tolerance=0.0)
             if bool(certified.all()):
                 return cls(lower, inverse, columns)
-        matrix = _joined([one.double() for one in projections])
+        matrix = _joined([wide(one) for one in projections])
         lower = torch.linalg.qr(matrix.mT, mode="r").R.mT
         inverse = inverse_of(lower) if rows <= columns else torch.full_like(lower.mT, torch.nan)
         return cls(lower, inverse, columns)

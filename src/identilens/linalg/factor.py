@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.linalg.decompositions import svd
+from identilens.linalg.memory import wide
 from identilens.linalg.tolerance import FLOAT32_EPS
 
 # Cholesky of a Gram matrix loses half of the digits: its basis is orthonormal to about 1e-16 / SAFE_SHARE.
@@ -51,11 +52,11 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: Tolerance) -> Fact
     (n, r), k = matrix.shape[-2:], min(matrix.shape[-2:])
     flat = matrix.reshape(-1, n, r)
     _, inverse, certified = inverse_cholesky(smaller_gram(flat), tolerance)
-    rank = torch.full(flat.shape[:1], k, dtype=torch.int64, device=matrix.device)
+    rank = matrix.new_full(flat.shape[:1], k, dtype=torch.int64)
     if n >= r:
         basis, coordinates = _orthonormal(flat, inverse.mT)
     else:
-        basis = torch.eye(n, dtype=flat.dtype, device=flat.device).repeat(len(flat), 1, 1)
+        basis = torch.eye(n).to(flat).repeat(len(flat), 1, 1)
         coordinates = (inverse @ flat).mT @ inverse
     if not bool(certified.all()):
         rest = ~certified
@@ -123,7 +124,7 @@ def inverse_cholesky(
 
 def inverse_of(lower: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch k k"]:
     """Return the inverse of each lower triangular matrix."""
-    identity = torch.eye(lower.shape[-1], dtype=lower.dtype, device=lower.device)
+    identity = torch.eye(lower.shape[-1]).to(lower)
     return torch.linalg.solve_triangular(lower, identity.expand_as(lower), upper=False)
 
 
@@ -155,7 +156,7 @@ def stored_rank(matrix: Float[Tensor, "n r"]) -> int:
     `relative_tolerance` allows for values that a model has computed. The trace of the Gram matrix is at least σ_max²:
     full rank is certified by Cholesky where it can be, which takes a tenth of the time of the eigenvalues.
     """
-    gram, share = smaller_gram(matrix.double()), (8 * FLOAT32_EPS) ** 2
+    gram, share = smaller_gram(wide(matrix)), (8 * FLOAT32_EPS) ** 2
     shifted = gram.clone()
     shifted.diagonal().sub_(share * gram.trace())
     if torch.linalg.cholesky_ex(shifted).info == 0:

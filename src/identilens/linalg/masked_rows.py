@@ -38,9 +38,8 @@ class MaskedRows(RowProjector):
         visible: Bool[Tensor, "query key"],
     ) -> None:
         super().__init__(compact, factor, tolerance, visible)
-        self._sizes = self.row_sizes()
         self._row_bytes = 24 * len(self.white) * self.width * (self.width + self.keys)
-        self._tolerances = tolerance(self._sizes)
+        self._tolerances = tolerance(self.sizes)
         last = self.keys - 1 - self.visible.byte().flip(-1).argmax(-1)
         self._first, independent = self._independent()
         self._equal = last < independent[:, None]
@@ -73,7 +72,7 @@ class MaskedRows(RowProjector):
     def project(self, rows: slice, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return W G⁻¹ Wᵀ a, means over keys with the same row of T, or a projection by a decomposition."""
         solve, full = self._inverses(rows)
-        keys, sizes, equal = weights.shape[-1], self._sizes[rows], self._equal[:, rows]
+        keys, sizes, equal = weights.shape[-1], self.sizes[rows], self._equal[:, rows]
         white, full = self.white[:, :keys], full & ~equal
         ones = self._totals(rows, self.white)[:, None]
         whitened = (self._spaces(weights) @ white).unflatten(1, (self.share, -1))
@@ -191,7 +190,7 @@ class CausalRows(MaskedRows):
 
     def __init__(self, compact: Tensor, factor: Factor, tolerance: Tolerance) -> None:
         keys = compact.shape[1]
-        visible = torch.ones(keys, keys, dtype=torch.bool, device=compact.device).tril()
+        visible = compact.new_ones(keys, keys, dtype=torch.bool).tril()
         super().__init__(compact, factor, tolerance, visible)
         self._row_bytes, self._count = 0, -(-keys // BLOCK)
         filled = pad(self.white, (0, 0, 0, -keys % BLOCK))
@@ -203,7 +202,7 @@ class CausalRows(MaskedRows):
         self._last = torch.cholesky_inverse(lower)
         turned = self._blocks.flip(1)
         moved = turned @ self._last
-        same = torch.eye(BLOCK, dtype=moved.dtype, device=moved.device)
+        same = torch.eye(BLOCK).to(moved)
         root, broken = torch.linalg.cholesky_ex(same - moved @ turned.mT)
         order = torch.arange(BLOCK, device=root.device)
         valid = ((broken[:, None] == 0) | (order < broken[:, None] - 1)) & usable[:, None]

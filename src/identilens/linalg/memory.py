@@ -1,6 +1,12 @@
 """How much is computed at a time: as much as a device holds easily."""
 
+import warnings
+
 import torch
+from torch import Tensor
+
+WITHOUT_DOUBLES = {"mps"}
+"""Kinds of devices that have no float64: what needs it is computed on copies in the processor's memory."""
 
 PROCESSOR_BYTES, DEVICE_BYTES = 32 * 2**20, 2**30
 """Memory that one step may take: on a processor, little enough to stay near its cache."""
@@ -22,3 +28,17 @@ def budget_on(device: torch.device) -> int:
         return LARGE
     free, _ = torch.cuda.mem_get_info(device)
     return max(LARGE, free // 2)
+
+
+def wide(numbers: Tensor) -> Tensor:
+    """Return a tensor in float64, in the processor's memory where its device has none."""
+    return near(numbers).double()
+
+
+def near(numbers: Tensor) -> Tensor:
+    """Return a tensor on its device, or in the processor's memory where that has no float64, which is said once."""
+    kind = numbers.device.type
+    if kind not in WITHOUT_DOUBLES:
+        return numbers
+    warnings.warn(f"{kind} has no float64: ranks and programs are the processor's", stacklevel=2)
+    return numbers.cpu()

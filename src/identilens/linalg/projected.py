@@ -15,6 +15,7 @@ from identilens.linalg.compact import OutputFactor
 from identilens.linalg.decompositions import singular_values
 from identilens.linalg.factor import Factor, factorise, factorise_product
 from identilens.linalg.masked_rows import CausalRows, MaskedRows
+from identilens.linalg.memory import wide
 from identilens.linalg.rows import FullRows, RowProjector
 from identilens.linalg.simplex import (
     SimplexSpace,
@@ -63,7 +64,7 @@ class ProjectedValues:
             NumericalError: For NaN or infinite entries.
         """
         check_values(values, output_projection)
-        values = values.double()
+        values = wide(values)
         if output_projection is None:
             return cls(values, values.shape[-1], tolerance)
         output = OutputFactor.of(output_projection)
@@ -161,7 +162,7 @@ class ProjectedValues:
             InputError: For a mask of another length, or a mask without a visible key.
         """
         if visible is None:
-            visible = torch.ones(self.keys, dtype=torch.bool, device=self.compact.device)
+            visible = self.compact.new_ones(self.keys, dtype=torch.bool)
         check_mask(visible[None], 1, self.keys)
         return row_space(self.compact.detach(), visible, self.tolerance_of(int(visible.sum())))
 

@@ -30,6 +30,7 @@ class RowProjector(ABC):
 
     Attributes:
         rank: Rank of T restricted to the last query's keys.
+        sizes: How many keys each query sees.
     """
 
     def __init__(
@@ -40,16 +41,12 @@ class RowProjector(ABC):
         visible: Bool[Tensor, "query key"],
     ) -> None:
         self.compact, self.white = compact, factor.basis
-        self.tolerance, self.visible = tolerance, visible
+        self.tolerance, self.visible, self.sizes = tolerance, visible, visible.sum(-1)
         self.keys, self.width = self.white.shape[-2:]
         self.share = max(len(compact), 1) // max(len(self.white), 1)
         self.rank = factor.rank
         self._full_width = factor.rank == compact.shape[-1]
         self._row_bytes = 0
-
-    def row_sizes(self) -> Int[Tensor, " query"]:
-        """Return how many keys each query sees."""
-        return self.visible.sum(-1)
 
     @abstractmethod
     def row_ranks(self) -> Int[Tensor, "head query"]:
@@ -93,7 +90,7 @@ class FullRows(RowProjector):
     """Every query sees every key, so that G is the identity."""
 
     def __init__(self, compact: Tensor, factor: Factor, tolerance: Tolerance, queries: int) -> None:
-        every = torch.ones(1, compact.shape[1], dtype=torch.bool, device=compact.device)
+        every = compact.new_ones(1, compact.shape[1], dtype=torch.bool)
         super().__init__(compact, factor, tolerance, every.expand(queries, -1))
         self._basis = self.white.repeat_interleave(self.share, 0)
         self._outside = ones_outside(factor.basis).repeat_interleave(self.share)[:, None]

@@ -4,6 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from identilens.linalg.memory import wide
 from identilens.linalg.tolerance import FLOAT32_EPS
 
 STORED_ROUNDINGS = 2
@@ -20,10 +21,10 @@ def attention_logits(
     softcap: float | None = None,
 ) -> Float[Tensor, "*batch query key"]:
     """Return s Q Kᵀ + bias in float64; with a soft cap c, c tanh(z / c) replaces the product z."""
-    logits = scaling * queries.double() @ keys.double().mT
+    logits = scaling * wide(queries) @ wide(keys).mT
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
-    return logits if bias is None else logits + bias.double()
+    return logits if bias is None else logits + wide(bias)
 
 
 def visible_softmax(
@@ -55,9 +56,9 @@ def follow_logits(
     eps = max(FLOAT32_EPS, *(torch.finfo(one.dtype).eps for one in (queries, given)))
     size = logits if visible is None else logits.masked_fill(~visible, 0.0)
     size = torch.linalg.vector_norm(size, torch.inf, -1)
-    asking, asked = (torch.linalg.vector_norm(one.double(), dim=-1) for one in (queries, keys))
+    asking, asked = (torch.linalg.vector_norm(wide(one), dim=-1) for one in (queries, keys))
     product = abs(scaling) * asking * asked.amax(-1, keepdim=True)
     limit = STORED_ROUNDINGS * eps * (1 + size) + rounding * (1 + product)
-    near = torch.linalg.vector_norm(recomputed - given, torch.inf, -1) <= limit
-    sums = given.sum(-1, dtype=torch.float64)
-    return (near & ((sums - 1).abs() <= eps / 2 + rounding)).all(-1)
+    given = wide(given)
+    close = torch.linalg.vector_norm(recomputed - given, torch.inf, -1) <= limit
+    return (close & ((given.sum(-1) - 1).abs() <= eps / 2 + rounding)).all(-1)

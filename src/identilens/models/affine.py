@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from identilens.linalg.memory import wide
 from identilens.models.interface import evaluation_mode
 from identilens.models.offloading import only_moves, tensor_of
 
@@ -38,13 +39,13 @@ def linear_weight(module: nn.Module, width: int, like: Tensor) -> Float[Tensor, 
     if _is_plain(module):
         weight = tensor_of(module, "weight")
         return weight if isinstance(module, Conv1D) else weight.T
-    images = _run(module, torch.eye(width, dtype=like.dtype, device=like.device) * _SIZE)
+    images = _run(module, torch.eye(width).to(like) * _SIZE)
     return (images - constant(module, width, like)) / _SIZE
 
 
 def constant(module: nn.Module, width: int, like: Tensor) -> Float[Tensor, " d_out"]:
     """Return b, where the module is x W + b: its output for zero."""
-    return _run(module, torch.zeros(1, width, dtype=like.dtype, device=like.device))[0]
+    return _run(module, like.new_zeros(1, width))[0]
 
 
 def is_linear(module: nn.Module, inputs: Float[Tensor, "*batch d_in"]) -> bool:
@@ -65,11 +66,9 @@ def is_linear(module: nn.Module, inputs: Float[Tensor, "*batch d_in"]) -> bool:
         images = _run(module, given)
     except (RuntimeError, TypeError, ValueError, IndexError):
         return False
-    expected = given.double() @ weight.double() + bias.double()
+    expected = wide(given) @ wide(weight) + wide(bias)
     limit = MATCH.get(inputs.dtype, 5e-2) * expected.abs().max().clamp_min(1e-12)
-    return images.shape == expected.shape and bool(
-        ((images.double() - expected).abs() <= limit).all()
-    )
+    return images.shape == expected.shape and bool(((wide(images) - expected).abs() <= limit).all())
 
 
 def _is_plain(module: nn.Module) -> bool:

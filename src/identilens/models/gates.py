@@ -7,6 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from identilens.linalg.memory import wide
 from identilens.models.affine import MATCH
 from identilens.models.following import Candidate
 from identilens.models.interface import AttentionCall, answered
@@ -46,8 +47,8 @@ def scale_of(
     read: Float[Tensor, "batch query head d_v"], plain: Float[Tensor, "batch query head d_v"]
 ) -> Float[Tensor, "batch query head 1"]:
     """Return the factor of each row and head with which one tensor is nearest to another."""
-    size = plain.double().square().sum(-1, keepdim=True)
-    product = (read.double() * plain.double()).sum(-1, keepdim=True)
+    size = wide(plain).square().sum(-1, keepdim=True)
+    product = (wide(read) * wide(plain)).sum(-1, keepdim=True)
     return torch.where(size > 0, product / size, 0.0).to(read)
 
 

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.linalg import HALF, ProjectedValues
+from identilens.linalg.memory import near, wide
 from identilens.linalg.softmax import attention_logits, follow_logits, visible_softmax
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site
@@ -78,8 +79,8 @@ class Head:
 
     @property
     def bias_fixed(self) -> bool:
-        """Whether the position bias does not depend on queries and keys, as relative terms may."""
-        return self.bias is None or self.site.route is None or self.site.route.fixed
+        """Whether a position bias cannot depend on queries and keys, as relative terms of the model's own may."""
+        return self.bias is None or self.site.route is None
 
     @property
     def d_k(self) -> int:
@@ -106,8 +107,8 @@ class Head:
 
         The length by which a norm divides is held as it is.
         """
-        projection = self.output_projection.double()
-        return projection if self.gate is None else self.gate[query, :, None].double() * projection
+        projection = wide(self.output_projection)
+        return projection if self.gate is None else wide(self.gate[query, :, None]) * projection
 
     def at(self, query: int) -> ProjectedValues:
         """Return T of one row: V diag(g_i) W_O of a gated head, V of a normalised one.
@@ -142,7 +143,7 @@ class Head:
                 "a softmax of its queries and keys (an attention sink, or logits that the family changes), so that "
                 'they cannot be computed again in float64. Load the model with dtype="float32" (--dtype float32).'
             )
-        return self.family_weights.double()
+        return wide(self.family_weights)
 
     @cached_property
     def effective(self) -> Map:
@@ -280,19 +281,19 @@ class CapturedLayer:
         visible, bias = part.visible(), part.bias()
         return cls(
             site,
-            call.query[0].clone(),
-            call.key[0].clone(),
-            call.value[0].clone(),
-            output[0].transpose(0, 1).clone(),
-            None if weights is None else weights[0].clone(),
+            near(call.query[0]).clone(),
+            near(call.key[0]).clone(),
+            near(call.value[0]).clone(),
+            near(output[0]).transpose(0, 1).clone(),
+            None if weights is None else near(weights[0]).clone(),
             None
             if visible is None or bool(visible.all())
-            else visible[0].expand(rows, columns).clone(),
+            else near(visible[0]).expand(rows, columns).clone(),
             call.scaling,
-            None if bias is None else bias[0].expand(-1, rows, columns),
+            None if bias is None else near(bias[0]).expand(-1, rows, columns),
             call.arguments.get("softcap"),
             call.has_sink,
-            None if call.gate is None else call.gate[0].transpose(0, 1).clone(),
+            None if call.gate is None else near(call.gate[0]).transpose(0, 1).clone(),
             only,
         )
 

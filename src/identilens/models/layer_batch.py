@@ -9,6 +9,7 @@ from torch import Tensor
 
 from identilens.errors import NumericalError
 from identilens.linalg import HALF, OutputFactor, ProjectedValues, Visible
+from identilens.linalg.memory import near, wide
 from identilens.linalg.softmax import attention_logits, follow_logits, visible_softmax
 from identilens.measures.attention.layer import Block, Layer
 from identilens.models.heads import CapturedLayer
@@ -57,10 +58,10 @@ class LayerBatch(Layer):
         )
         # The last type contains every token without a type of its own.
         self.structural = self.key_types[..., :-1].any(-1)
-        values = torch.cat([one.value for one in calls]).double()
+        values = wide(torch.cat([one.value for one in calls]))
         self._bias = None
         if value_bias is not None:
-            bias = value_bias.double().repeat_interleave(len(texts), 0)[:, :, None]
+            bias = wide(value_bias).repeat_interleave(len(texts), 0)[:, :, None]
             values = values - bias
             self._bias = bias.repeat_interleave(self.heads // groups, 1)
         self._lower = factor.lower.reshape(-1, self.heads, *factor.lower.shape[-2:])
@@ -71,7 +72,7 @@ class LayerBatch(Layer):
         self.require_finite(self.projected.compact.flatten(0, 2), "values")
         visible: Visible = call.unmasked_pattern()
         if call.mask is not None and (seen := call.visible()) is not None:
-            visible = seen[0].expand(self.n_query, -1)
+            visible = near(seen[0]).expand(self.n_query, -1)
         self.projector = self.projected.projector(self.n_query, visible)
         self._follows = torch.full_like(self._lower[..., 0, 0], not call.has_sink, dtype=torch.bool)
 
@@ -87,7 +88,7 @@ class LayerBatch(Layer):
                 keys = torch.cat([one.key for one in calls])
                 keys = keys.repeat_interleave(self.heads // keys.shape[1], 1)
                 visible = call.visible()
-                visible = None if visible is None else visible[:1, None]
+                visible = None if visible is None else near(visible)[:1, None]
                 added: Any = [one.bias() for one in calls]
                 if added[0] is not None:
                     bias = torch.cat([one.expand(len(self.texts), -1, -1, -1) for one in added])
@@ -96,11 +97,11 @@ class LayerBatch(Layer):
                 exact = visible_softmax(logits, visible)
                 given = weights, exact, logits, query, keys, call.scaling, visible
                 self._follows &= follow_logits(*given)
-                weights = torch.where(self._follows[..., None, None], exact, weights.double())
-            outputs = outputs.transpose(1, 2).double()
+                weights = torch.where(self._follows[..., None, None], exact, wide(weights))
+            outputs = wide(outputs.transpose(1, 2))
             if self._bias is not None:
-                outputs = outputs - weights.double().sum(-1, keepdim=True) * self._bias
-            yield Block(rows, weights.flatten(0, 1), (outputs @ self._lower).flatten(0, 1))
+                outputs = outputs - wide(weights).sum(-1, keepdim=True) * self._bias
+            yield Block(rows, near(weights).flatten(0, 1), (outputs @ self._lower).flatten(0, 1))
 
     def rows(self, layer: int, queries: Sequence[int]) -> tuple[CapturedLayer, ProjectedValues]:
         """Return some rows of a layer on the one text, and the values that their weights mix: with their bias.

@@ -26,7 +26,6 @@ from identilens.models.following import (
 )
 from identilens.models.gates import gated_candidates
 from identilens.models.interface import (
-    SUM_ERROR,
     AttentionCall,
     evaluation_mode,
     intercept,
@@ -179,17 +178,6 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
     routes = {} if meeting.route is None else {meeting.order: meeting.route}
     blank = _blank(model, module, routes, *meeting.inputs)
     bias, route = blank.value[0, :, 0].clone(), meeting.route
-    if route is not None and route.biased:
-        mask: Any = call.mask
-        one, other = (made.arguments["position_bias"] for made in (blank, call))
-        # Biases are fixed if they are those of no input up to a constant per row.
-        fixed = one.shape == other.shape
-        if fixed:
-            apart = (one - other) * mask
-            mean = apart.sum(-1, keepdim=True) / mask.sum(-1, keepdim=True)
-            size = float(((apart - mean) * mask).abs().max())
-            fixed = size <= SUM_ERROR * (1 + float(other.abs().max()))
-        route = replace(route, fixed=fixed)
     heads = call.query.shape[1]
     first = found.inputs.ndim == 3 and found.inputs.shape[:2] == (call.query.shape[2], 1) != (1, 1)
     return Site(

@@ -4,7 +4,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from inspect import signature
 from itertools import groupby
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -28,7 +28,6 @@ from identilens.models.layout import (
     Sites,
     discover,
     other_layers,
-    routes_of,
 )
 from identilens.models.offloading import device_of, refuse_without_values
 from identilens.models.proof import NOISE, ONE_TEXT, Check, Proof
@@ -62,8 +61,8 @@ class Lens:
         >>> texts = lens.read(["Snow fell on the harbour.", "Nobody came."])
         >>> [item.length for item in texts]
         [8, 5]
-        >>> len(lens.sites(texts[0])), lens.capture_way, lens.other_layers
-        (6, 'interface', ())
+        >>> len(lens.sites(texts[0])), lens.other_layers
+        (6, ())
         >>> all(check.passed for check in lens.prove(texts))
         True
         >>> [captured] = lens.capture("Snow fell on the harbour.", weights=True, hidden_states=True)
@@ -168,13 +167,6 @@ class Lens:
     def mixing_layers(self) -> tuple[str, ...]:
         """Layers that mix positions by more than attention (a state space or convolution beside it), after `sites`."""
         return other_layers(self.body, self._sites or ())[1]
-
-    @property
-    def capture_way(self) -> Literal["interface", "followed"] | None:
-        """How attention is captured, known after `sites`: at the interface, or by following the computation."""
-        if self._sites is None:
-            return None
-        return "followed" if routes_of(self._sites) else "interface"
 
     def read(self, inputs: Any, max_length: int | None = None) -> list[Item]:
         """Return the inputs as unpadded items, one for each text; see `InputReader.read`."""

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from identilens.linalg.memory import near, wide
 from identilens.models.explaining import explained
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
@@ -48,8 +49,8 @@ class MapRuns:
         moves: dict[str, list[Tensor]] = {}
         for part in self._parts(changes):
             for name, after in self._outcome(part).items():
-                before = self._plain[name].double()
-                moved = torch.linalg.vector_norm((after.double() - before).flatten(1), dim=-1)
+                before = wide(self._plain[name])
+                moved = torch.linalg.vector_norm((wide(after) - before).flatten(1), dim=-1)
                 if name != "loss":
                     moved /= torch.linalg.vector_norm(before).clamp_min(1e-300)
                 moves.setdefault(name, []).append(moved)
@@ -73,7 +74,7 @@ class MapRuns:
             for part in self._parts(changes):
                 with suppress(EndedError):
                     self._run(part)
-        return torch.cat(outputs)
+        return near(torch.cat(outputs))
 
     def _parts(self, changes: Sequence[Rows]) -> Iterator[Sequence[Rows]]:
         return (changes[at : at + self._batch] for at in range(0, len(changes), self._batch))

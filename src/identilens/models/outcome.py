@@ -13,7 +13,7 @@ from torch.nn.functional import one_hot
 
 from identilens.errors import InputError
 from identilens.linalg.decompositions import eigh
-from identilens.linalg.memory import budget_on
+from identilens.linalg.memory import budget_on, wide
 from identilens.models.capture import states_of
 from identilens.models.derivative.jacobian import chunk_size
 from identilens.models.explaining import Exact
@@ -83,17 +83,17 @@ class Answer:
     def between(self, after: Entries, before: Entries) -> float:
         """Return the change of the outcome after a change and before it, as `change` does."""
         if self.outcome == "states":
-            before = before.double()
-            return float((after - before).norm() / before.norm().clamp_min(1e-300))
+            before = wide(before)
+            return float((wide(after) - before).norm() / before.norm().clamp_min(1e-300))
         nats = 0.0
         for parts in zip(before.split(_POSITIONS), after.split(_POSITIONS), strict=True):
-            before, changed = (part.double().log_softmax(-1) for part in parts)
+            before, changed = (wide(part).log_softmax(-1) for part in parts)
             nats += float((before.exp() * (before - changed)).sum())
         return max(0.0, nats)
 
     def likelihoods(self, entries: Entries) -> Float[Tensor, " following"]:
         """Return the logarithm of the probability of each token that follows, by logits, in nats."""
-        each = entries[: len(self.following)].double().log_softmax(-1)
+        each = wide(entries[: len(self.following)]).log_softmax(-1)
         return each[range(len(each)), list(self.following)].cpu()
 
     def change_in(self, run: ModelRun) -> float:
@@ -172,24 +172,24 @@ class Answer:
             run = self.lens.plain([self.item], model, **self._wanted)
             entries = self._entries_of(run)
         generator, own, slopes = torch.Generator().manual_seed(seed), entries.detach(), []
-        length = own.double().norm().clamp_min(1e-300)
+        length = wide(own).norm().clamp_min(1e-300)
         for _ in range(probes):
             # L ε of the entries, for one random ε: L Lᵀ is the metric of the outcome.
             probe = []
             for part in own.split(_POSITIONS):
                 drawn = torch.randn(part.shape, generator=generator, dtype=torch.float64)
-                drawn = drawn.to(own.device)
+                drawn = drawn.to(length.device)
                 if self.outcome == "states":
                     drawn /= length
                 else:
-                    p = part.double().softmax(-1)
+                    p = wide(part).softmax(-1)
                     drawn *= (p / 2).sqrt()
                     drawn -= p * drawn.sum(-1, keepdim=True)
-                probe.append(drawn.to(own.dtype))
+                probe.append(drawn.to(own))
             options = {"retain_graph": True, "materialize_grads": True}
             slopes.append(torch.autograd.grad(entries, gates, torch.cat(probe), **options))
         squares = [
-            torch.stack(one).double().square().mean(0).cpu() for one in zip(*slopes, strict=True)
+            wide(torch.stack(one)).square().mean(0).cpu() for one in zip(*slopes, strict=True)
         ]
         return [square.sqrt() for square in squares] if self.outcome == "states" else squares
 
@@ -205,14 +205,14 @@ class Answer:
         moves, after, before = self.derivative(heads, query, replacements or {})
         moves = torch.cat([moves, (after - before)[None]])
         # The products of all moves in the metric of the outcome, near where it is after.
-        metric = torch.zeros(len(moves), len(moves), dtype=torch.float64, device=after.device)
-        length = self.own.double().norm().square().clamp_min(1e-300)
+        metric = wide(moves.new_zeros(len(moves), len(moves)))
+        length = wide(self.own).norm().square().clamp_min(1e-300)
         step = max(1, _ENTRIES // (len(moves) * after.shape[1]))
         for part, own in zip(moves.split(step, 1), after.split(step), strict=True):
-            part = part.double()
+            part = wide(part)
             scaled = part / length
             if self.outcome == "prediction":
-                p = own.double().softmax(-1)
+                p = wide(own).softmax(-1)
                 part = part - (part * p).sum(-1, keepdim=True)
                 scaled = part * p / 2
             metric += part.flatten(1) @ scaled.flatten(1).mT
@@ -333,7 +333,7 @@ def jacobian(
     """Return the derivative of an outcome: one pass an entry backward, or forward mode for some inputs at a time."""
     if backward:
         return torch.func.jacrev(outcome, chunk_size=1)(at).flatten(2).movedim(2, 0)
-    tangents = torch.eye(at.numel(), dtype=at.dtype, device=at.device).unflatten(1, at.shape)
+    tangents = torch.eye(at.numel()).to(at).unflatten(1, at.shape)
     derivative = torch.vmap(lambda one: torch.func.jvp(outcome, (at,), (one,))[1])
     chunk = chunk_size(
         lambda count: derivative(tangents[:count]), len(tangents), budget_on(at.device), "tangent"

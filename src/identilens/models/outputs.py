@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from identilens.linalg.memory import wide
 from identilens.models.capture import Lengths
 from identilens.models.inputs import Item
 
@@ -35,7 +36,7 @@ def deviation(plain: Any, other: Any, lengths: Lengths, items: Sequence[Item]) -
         for text in range(len(items)):
             part = _own(name, expected, text, lengths, items)
             if part is not None:
-                found.append(relative(others[name][part].double(), expected[part].double()))
+                found.append(relative(wide(others[name][part]), wide(expected[part])))
     # Unlike Python's, torch's largest is NaN if any is.
     return float(torch.tensor(found, dtype=torch.float64).max())
 

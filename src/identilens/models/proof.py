@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from identilens.errors import JoinedTextsError, UnsupportedModelError
 from identilens.linalg import HALF
+from identilens.linalg.memory import wide
 from identilens.models.affine import channels_last
 from identilens.models.capture import Lengths
 from identilens.models.explaining import Exact
@@ -131,7 +132,7 @@ class Proof:
         own = call.run()
         if call.index in self._rows:
             rows, before = self._rows.pop(call.index)
-            after = own[0, rows].double()
+            after = wide(own[0, rows])
             error = relative(after, before) if after.shape == before.shape else 1.0
             name = "a text in a batch is as it is alone"
             self._note(
@@ -230,7 +231,7 @@ class Proof:
         weights: Float[Tensor, "head row key"],
         *outputs: Float[Tensor, "row head d_v"],
     ) -> None:
-        own, output, reference = (one.double() for one in outputs)
+        own, output, reference = (wide(one) for one in outputs)
         if not bool(torch.isfinite(own.sum())) or not len(own):
             self.finite &= bool(torch.isfinite(own.sum()))
             # Masks of minus infinity on every key of a query are read as the least number.
@@ -241,7 +242,7 @@ class Proof:
         if text == self.lone and len(self.items) > 1:
             self._rows[call.index] = places, own
         values = call.value[text].repeat_interleave(call.query.shape[1] // call.value.shape[1], 0)
-        mixed = (weights.double() @ values.double()).transpose(0, 1)
+        mixed = (wide(weights) @ wide(values)).transpose(0, 1)
         remark = f"relative, {type(call.module).__name__}"
         self._note(
             "weights times values give the attention output",
@@ -250,7 +251,7 @@ class Proof:
             remark,
         )
         self._note(_OWN, relative(reference, own), self.noise, remark)
-        sums, least = weights.double().sum(-1), float(weights.min())
+        sums, least = wide(weights).sum(-1), float(weights.min())
         over = float(((sums - 1) if call.has_sink else (sums - 1).abs()).max())
         self._note(
             "rows sum to 1, or to 1 less a sink",
@@ -303,7 +304,7 @@ class Proof:
         joined = given.sum(2) if site.added else given.flatten(2)
         entered, left = (by_text(tensor, call, site) for tensor in (inputs[0], output))
         checked, remark = self._checked_rows(call), f"relative, {type(call.module).__name__}"
-        projection, bias = site.output_projection.double(), site.output_bias.double()
+        projection, bias = wide(site.output_projection), wide(site.output_bias)
         for text in range(len(self.items)):
             own = slice(self.lengths.of(text, site.kind, call)[0])
             if not bool(torch.isfinite(left[text, own].sum())):
@@ -311,15 +312,15 @@ class Proof:
                 return
             self._note(
                 "the module hands on the attention output",
-                relative(entered[text, own].double(), joined[text, own].double()),
+                relative(wide(entered[text, own]), wide(joined[text, own])),
                 self.noise,
                 remark,
             )
             rows = [row for row in checked if row < own.stop]
-            summed = torch.einsum("nhv,hvd->nd", given[text, rows].double(), projection) + bias
+            summed = torch.einsum("nhv,hvd->nd", wide(given[text, rows]), projection) + bias
             self._note(
                 "heads add up to the block's output",
-                relative(summed, left[text, rows].double()),
+                relative(summed, wide(left[text, rows])),
                 self.noise,
                 remark,
             )

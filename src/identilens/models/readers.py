@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
+from identilens.linalg.memory import wide
 from identilens.models.affine import MATCH
 from identilens.models.following import Meeting, capturing, routes_among
 from identilens.models.interface import AttentionCall, evaluation_mode, without_cache
@@ -77,7 +78,7 @@ def adds_up(
         return True
     # The block may put positions in another order.
     given, left = (
-        (two - one).double().flatten().sort().values for one, two in zip(before, after, strict=True)
+        wide(two - one).flatten().sort().values for one, two in zip(before, after, strict=True)
     )
     size = max(float(one.abs().max()) for one in (*before, *after))
     limit = max(MATCH[own.dtype], MATCH[torch.float32]) * size

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from identilens.errors import UnsupportedModelError
+from identilens.linalg.memory import wide
 from identilens.measures.attention.effective import effective_attention
 from identilens.measures.mixing.alti import alti_contributions, alti_rollout
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads, norm_weights
@@ -48,15 +49,12 @@ def _by_kind(layers: Sequence[CapturedLayer]) -> dict[str, Rollout]:
     for kind, own in kinds.items():
         raw, effective = [], []
         for layer in own:
-            group, projection = (
-                len(layer.queries) // len(layer.values),
-                layer.site.output_projection,
-            )
+            group = len(layer.queries) // len(layer.values)
             relevant = effective_attention(
                 layer.values.repeat_interleave(group, 0),
-                weights=cast(Tensor, layer.weights),
+                weights=_weights(layer),
                 visible=layer.visible,
-                output_projection=projection.to(layer.values.device),
+                output_projection=layer.site.output_projection.to(layer.values.device),
             )
             raw.append(mean_over_heads(_weights(layer)))
             effective.append(mean_over_heads(relevant.effective))
@@ -84,7 +82,7 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
         if module in blocks:
             reads.append([])
         if reads and isinstance(states, Tensor) and states.ndim == 3:
-            reads[-1].append((module, states[0].detach().double()))
+            reads[-1].append((module, wide(states[0].detach())))
 
     lens.prove_once([item])
     with hooked([*blocks, *norms], note):
@@ -95,7 +93,7 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
         if layer.site.gated:
             return rolled
         weights = _weights(layer)
-        values = layer.values.double().repeat_interleave(len(layer.queries) // len(layer.values), 0)
+        values = wide(layer.values).repeat_interleave(len(layer.queries) // len(layer.values), 0)
         projected = values @ layer.site.output_projection.to(values)
         passed.append(mean_over_heads(norm_weights(weights, projected)[None]))
         alti.append(_contributions(read, layer, weights, projected, NOISE[lens.dtype]))
@@ -136,7 +134,7 @@ def require_attention_alone(lens: Lens) -> None:
 
 
 def _weights(layer: CapturedLayer) -> Float[Tensor, "head query key"]:
-    return cast(Tensor, layer.weights).double()
+    return wide(cast(Tensor, layer.weights))
 
 
 def _contributions(

@@ -1,4 +1,4 @@
-"""What is added to the residual stream at one position, part by part, and how the logits read it."""
+"""The residual stream at one position, to which heads add, and how the logits read it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from identilens.errors import InputError, UnsupportedModelError
+from identilens.linalg.memory import wide
 from identilens.models.capture import Collector
 from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
@@ -23,14 +24,10 @@ Vector = Float[Tensor, " d_model"]
 
 @dataclass(frozen=True)
 class Stream:
-    """The parts of the last hidden state at one position: h = embedding + Σ attention + Σ feed-forward, by layer.
+    """The last hidden state at one position, h = embedding + Σ attention + Σ feed-forward, as the logits read it.
 
     Attributes:
         layers: The attention of each layer, with the weights of the position.
-        position: The position.
-        embedding: What the first layer reads.
-        feed_forward: What each layer's feed-forward network adds.
-        last: h, what the final norm reads.
         scale: g of the final norm with its scale frozen: its output is g ∘ (h − mean), or g ∘ h, plus its shift.
         centred: Whether the norm subtracts the mean.
         shift: The shift of the norm.
@@ -39,10 +36,6 @@ class Stream:
     """
 
     layers: Sequence[CapturedLayer]
-    position: int
-    embedding: Vector
-    feed_forward: Sequence[Vector]
-    last: Vector
     scale: Vector
     centred: bool
     shift: Vector
@@ -52,7 +45,7 @@ class Stream:
     def direction(self, token: int) -> tuple[Vector, float]:
         """Return u and what the logit of a token has besides: the logit is h·u plus this."""
         row: Any = self.unembedding
-        w = row.weight[token].detach().double().cpu()
+        w = row.weight[token].detach().cpu().double()
         bias = 0.0 if getattr(row, "bias", None) is None else float(row.bias[token])
         u = self.scale * w
         return u - u.mean() if self.centred else u, float(self.shift @ w) + bias
@@ -83,22 +76,21 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
             tensor = tensor[0] if isinstance(tensor, tuple) and tensor else tensor
             if isinstance(tensor, Tensor) and tensor.numel() == item.length * tensor.shape[-1]:
                 rows = tensor.detach().reshape(item.length, -1)
-                held[module] = rows[position].double().cpu()
+                held[module] = wide(rows[position]).cpu()
 
     lens.prove_once([item])
     with hooked(model.modules(), after=note):
         output = lens.run([item], heads, whole=True)
-    logits = output.logits[0, position].detach().double().cpu()
-    limit, feed_forward = NOISE[lens.dtype], []
+    logits = output.logits[0, position].detach().cpu().double()
+    limit = NOISE[lens.dtype]
     for block, layer in zip(blocks, heads.layers[0], strict=True):
         before, after = reads[block], writes[block]
-        left = after - before - attention_row(layer, position)
+        left = after - before - _attention_row(layer, position)
         near = limit * float(before.norm() + after.norm())
         written = (writes[one] for one in block.modules() if one in writes)
-        same = [row for row in written if row.shape == left.shape and (row - left).norm() <= near]
-        if not same and left.norm() > near:
+        rests = [left, *(left - row for row in written if row.shape == left.shape)]
+        if min(rest.norm() for rest in rests) > near:
             raise _unsupported(lens, "a layer adds more than attention and feed-forward network")
-        feed_forward.append(same[0] if same else torch.zeros_like(left))
     last = writes[blocks[-1]]
     norms = [
         one
@@ -109,16 +101,7 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     frozen = _frozen(norms[-1], last, writes[norms[-1]], limit) if norms else None
     if frozen is None:
         raise _unsupported(lens, "its logits do not read a norm of the last hidden state")
-    stream = Stream(
-        heads.layers[0],
-        position,
-        reads[blocks[0]],
-        feed_forward,
-        last,
-        *frozen,
-        unembedding,
-        logits,
-    )
+    stream = Stream(heads.layers[0], *frozen, unembedding, logits)
     token = int(logits.argmax())
     u, besides = stream.direction(token)
     if abs(float(last @ u) + besides - float(logits[token])) > limit * float(logits.abs().max()):
@@ -138,20 +121,20 @@ def require_unembedding(lens: Lens) -> nn.Module:
     return found
 
 
-def attention_row(layer: CapturedLayer, query: int) -> Vector:
+def _attention_row(layer: CapturedLayer, query: int) -> Vector:
     """Return what the attention of a layer adds at one row, its output bias included."""
     mixed = sum(
-        head.row(query) @ head.values.double() @ head.row_projection(query) for head in layer.heads
+        head.row(query) @ wide(head.values) @ head.row_projection(query) for head in layer.heads
     )
-    return (mixed + layer.site.output_bias.to(layer.values.device, torch.float64)).cpu()
+    return (mixed + layer.site.output_bias.to(mixed)).cpu()
 
 
 def _frozen(
     norm: Any, before: Tensor, after: Tensor, limit: float
 ) -> tuple[Tensor, bool, Tensor] | None:
     """Return the scale of a norm at one input, whether it subtracts the mean, and its shift; None if it is no norm."""
-    weight, bias = norm.weight.detach().double().cpu(), getattr(norm, "bias", None)
-    shift = torch.zeros_like(weight) if bias is None else bias.detach().double().cpu()
+    weight, bias = norm.weight.detach().cpu().double(), getattr(norm, "bias", None)
+    shift = torch.zeros_like(weight) if bias is None else bias.detach().cpu().double()
     for centred, gain in product((False, True), (weight, 1 + weight)):
         flat = gain * (before - before.mean() if centred else before)
         size = (after - shift) @ flat / flat.square().sum()

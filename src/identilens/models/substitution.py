@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from identilens.errors import InputError, NumericalError
+from identilens.linalg.memory import near, wide
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
 from identilens.models.layout import Site, Sites, find_site
@@ -109,15 +110,15 @@ def put_rows(
             f"{where}: the weights to put in have NaN or infinite entries; give finite ones."
         )
     if (seen := call.rows(rows.queries).visible()) is not None:
-        hidden = rows.weights.to(seen.device).masked_fill(seen[0], 0.0)
+        hidden = rows.weights.masked_fill(near(seen[0]).to(rows.weights.device), 0.0)
         if hidden.any():
             raise InputError(
                 f"{where}: the weights to put in use keys that the model hides from these queries. "
                 "Set them to zero."
             )
-    values = call.value[text, head // (site.heads // call.value.shape[1])]
+    values = wide(call.value[text, head // (site.heads // call.value.shape[1])])
     # Mixed in double precision, so that the given weights are not rounded.
-    mixed = rows.weights.to(values.device, torch.float64) @ values.double()
+    mixed = rows.weights.to(values) @ values
     output[text, list(rows.queries), head] = mixed.type_as(output)
 
 
@@ -142,4 +143,4 @@ def text_losses(
         return None
     if not masked:
         logits, ids = logits[:, :-1], ids[1:]
-    return torch.stack([cross_entropy(one, ids.to(one.device)) for one in logits.double()])
+    return torch.stack([cross_entropy(one, ids.to(one.device)) for one in wide(logits)])

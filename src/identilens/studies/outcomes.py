@@ -14,6 +14,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS, HeadValues, ProjectedValues, SimplexSpace, head_values
+from identilens.linalg.memory import wide
 from identilens.linalg.simplex import joint_space
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_solver import RowSolver, row_and_space
@@ -323,17 +324,15 @@ WITHOUT: Columns = {
 
 def answer_likelihoods(
     lens: Lens, ids: Sequence[int], count: int, handler: Handler | None = None
-) -> tuple[list[float], list[int]]:
-    """Return the probability of the last tokens, each after those before it, and its rank: 1 is the likeliest."""
+) -> list[float]:
+    """Return the probability of the last tokens, each after those before it."""
     kept = "logits_to_keep" in signature(lens.model.forward).parameters
     options: dict[str, Any] = {"logits_to_keep": count + 1} if kept else {}
     run = lens.run(lens.read([list(ids)]), handler, whole=True, **options)
     logits = run.logits[0, -count - 1 : -1].float()
     chosen = torch.tensor(ids[-count:], device=logits.device)[:, None]
-    ranks = 1 + (logits > logits.gather(1, chosen)).sum(1)
     # Logarithms first: none is too small for a product.
-    likely = logits.log_softmax(-1).gather(1, chosen)[:, 0].double().exp()
-    return likely.tolist(), ranks.tolist()
+    return wide(logits.log_softmax(-1).gather(1, chosen)[:, 0]).exp().tolist()
 
 
 def without_segments(
@@ -359,7 +358,7 @@ def without_segments(
         rest = kept[first:]
         if name in (TEMPLATE, SO_FAR) or all(kept) or not any(rest):
             continue
-        left, _ = answer_likelihoods(lens, [*compress(whole, kept)], sum(rest))
+        left = answer_likelihoods(lens, [*compress(whole, kept)], sum(rest))
         token = pl.DataFrame(tokens).filter(rest)
         named = {"text": pl.lit(text), "segment": pl.lit(name), "without": pl.Series(left)}
         frames.append(token.with_columns(**named))
@@ -370,7 +369,8 @@ def segment_needs(without: pl.DataFrame) -> pl.DataFrame:
     """Return how likely each answer is, and without each segment of the text, the most needed segment first.
 
     ``probability`` and ``without`` are products over the answer's tokens, ``change`` the change of the logarithm in
-    nats; ``at`` is the token that becomes less likely by the largest factor, from ``before`` to ``after``.
+    nats, and ``times`` how many times less likely the answer is; ``at`` is the token that becomes less likely by the
+    largest factor, from ``before`` to ``after``.
     """
     before, after = pl.col("probability"), pl.col("without")
     change = after.log() - before.log()
@@ -378,6 +378,7 @@ def segment_needs(without: pl.DataFrame) -> pl.DataFrame:
         probability=before.product(),
         without=after.product(),
         change=change.sum(),
+        times=(-change.sum()).exp(),
         at=pl.col("word").sort_by(change).first(),
         before=before.sort_by(change).first(),
         after=after.sort_by(change).first(),

@@ -173,8 +173,6 @@ def search(lens, item, head, distance=0.01):
         ("t5", "encoder", {}, True),
         ("t5", "decoder", {}, True),
         ("t5", "cross", {}, True),
-        ("bloom", None, {}, True),
-        ("mpt", None, {}, True),
         ("roformer", None, {}, True),
     ],
 )

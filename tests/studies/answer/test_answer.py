@@ -376,7 +376,7 @@ def test_a_segment_has_one_colour_in_the_marked_answer_and_the_charts(name):
 
 
 def test_a_conversation_is_filled_where_the_answer_needs_it():
-    prompt, *_ = answered().conversations()
+    prompt, *_ = answered().token_lines()
     marks = {mark.label: mark for mark, _ in prompt.legend}
     assert {name: mark.strong for name, mark in marks.items()} == {
         "document": True,

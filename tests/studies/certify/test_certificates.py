@@ -147,13 +147,12 @@ def test_hostile_files_are_refused(written, tmp_path):
         CertificateFile.read(other)
 
 
-def test_claims_made_in_python_are_proven_where_they_are_about(bundled):
+def test_claims_made_in_python_are_proven(bundled):
     direction = torch.randn(384, generator=seeded())
     claims = (
-        idl.claims.weight(3, above=0.5).at(layer=3, head=9, queries=10),
-        idl.claims.weight(3).at(head=0),
+        idl.claims.weight(3).above(0.5),
         idl.claims.order(0, 3),
-        idl.claims.mass("the storm", below=0.9),
+        idl.claims.mass("the storm").below(0.9),
         idl.claims.source(direction, "storm", name="u"),
         idl.claims.source(direction),
     )

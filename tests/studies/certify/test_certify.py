@@ -24,8 +24,8 @@ def one(bundled):
 
 @pytest.fixture(scope="module")
 def head(bundled):
-    """All rows of one head, with the order of keys."""
-    return idl.certify(bundled, TEXT, layers=3, heads=7, order=True, tolerance=0)
+    """All rows of one head."""
+    return idl.certify(bundled, TEXT, layers=3, heads=7, tolerance=0)
 
 
 def test_every_interval_holds_the_weight_and_every_alternative(head, bundled):
@@ -37,19 +37,12 @@ def test_every_interval_holds_the_weight_and_every_alternative(head, bundled):
     assert len(table) == n * n
     assert (head.rows["simplex_nullity"] == n - 33).all()
     lo, hi = (torch.tensor(table[name].to_list()).view(n, n) for name in ("lo", "hi"))
-    order = head.order
-    query, above, below = (
-        torch.tensor(order[name].to_list()) for name in ("query", "above", "below")
-    )
     drawn = iterate_alternatives(
         seen.weights, seen.projected, 20, method="uniform", generator=seeded()
     )
     for other in drawn:
         assert (other >= lo - 1e-7).all()
         assert (other <= hi + 1e-7).all()
-        assert (other[query, above] > other[query, below]).all(), (
-            "certified pairs are never reversed"
-        )
     tops = [(row, top) for row, top in enumerate(head.rows["certified_top"]) if top is not None]
     assert tops, "some queries of this text have a certain first key"
     assert all(seen.weights[row].argmax() == top for row, top in tops)
@@ -62,13 +55,10 @@ def test_a_row_alone_is_that_row_of_its_head_and_its_shares_sum_to_one(one, head
     assert chosen.rows["query"].to_list() == places
     expected = head.table.filter(pl.col("query").is_in(places))
     assert_frame_equal(chosen.table, expected, abs_tol=1e-8)
-    assert chosen.order.is_empty(), "no order is certified unless it is asked for"
-    assert chosen.rows["certified_pairs"].is_null().all()
     assert (
         chosen.rows["certified_top"].to_list()
         == head.rows["certified_top"].gather(places).to_list()
     )
-    assert head.rows["certified_pairs"].min() > 0
     assert one.table["norm_share"].sum() == pytest.approx(1)
     assert one.table["contribution"].sum() == pytest.approx(1)
     assert set(one.table["query_token"]) == {"village"}
@@ -77,11 +67,10 @@ def test_a_row_alone_is_that_row_of_its_head_and_its_shares_sum_to_one(one, head
 def test_rows_of_a_decoder_have_their_own_null_spaces():
     lens = idl.Lens(zoo.build("gpt2"))
     found = idl.certify(
-        lens, {"input_ids": torch.arange(5, 30)[None]}, layers=0, heads=1, order=True, tolerance=0
+        lens, {"input_ids": torch.arange(5, 30)[None]}, layers=0, heads=1, tolerance=0
     )
     assert (found.table["key"] <= found.table["query"]).all()
     assert found.rows["simplex_nullity"].to_list() == [max(0, row + 1 - 9) for row in range(25)]
-    assert found.rows["pairs"].to_list() == [(row + 1) * row // 2 for row in range(25)]
     first = found.rows.filter(pl.col("simplex_nullity") == 0)["query"]
     fixed = found.table.filter(pl.col("query").is_in(first.implode()))
     assert (fixed["hi"] - fixed["lo"]).max() <= 1e-6
@@ -89,7 +78,6 @@ def test_rows_of_a_decoder_have_their_own_null_spaces():
     tops = [None if top is None else found.table.filter(query=query, key=top)["token"].item()
             for query, top in found.rows.select("query", "certified_top").iter_rows()]  # fmt: skip
     assert words["first in every alternative"].to_list() == tops
-    assert found.rows["certified_pairs"].sum() == len(found.order)
 
 
 SHORT = "The keeper wrote down every ship."

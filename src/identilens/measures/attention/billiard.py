@@ -103,7 +103,7 @@ def _face_directions(space: SimplexSpace, movable: Tensor) -> Tensor:
 def _newton(point: Tensor, free: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
     """Maximise Σ log x over the movable keys along the free directions; every iterate is feasible."""
     size = free.shape[1]
-    rounding = torch.eye(size, dtype=point.dtype, device=point.device)
+    rounding = torch.eye(size).to(point)
     basis = free[movable]
     for _ in range(MAX_STEPS if size else 0):
         inverse = 1 / point[movable]

@@ -100,7 +100,7 @@ def without_hidden(
         return weights
     seen = visible
     if isinstance(seen, str):
-        seen = torch.ones(weights.shape[-2:], dtype=torch.bool, device=weights.device).tril()
+        seen = weights.new_ones(weights.shape[-2:], dtype=torch.bool).tril()
     hidden = weights.masked_fill(seen, 0.0).abs().amax(-1)
     if hidden.max() > SUM_ERROR:
         *head, row = torch.nonzero(hidden == hidden.max())[0].tolist()

@@ -142,7 +142,7 @@ def shared_spaces(
     """
     heads, keys, rank = T.compact.shape
     if visible is None:
-        visible = torch.ones(rows, keys, dtype=torch.bool, device=T.compact.device)
+        visible = T.compact.new_ones(rows, keys, dtype=torch.bool)
     masks, which = visible.unique(dim=0, return_inverse=True)
     sizes = which.bincount()
     for size in sizes.unique().tolist():

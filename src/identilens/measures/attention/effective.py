@@ -90,5 +90,5 @@ def effective_attention(
     if visible is None:
         rank, sizes = projector.rank.reshape(batch), T.keys
     else:
-        rank, sizes = projector.row_ranks().reshape(*batch, queries), projector.row_sizes()
+        rank, sizes = projector.row_ranks().reshape(*batch, queries), projector.sizes
     return EffectiveAttention(effective, weights, rank, sizes - rank, T.tolerance)

@@ -118,9 +118,7 @@ def _row(
         spread = basis - weights @ basis
         hessian = (spread * weights[:, None]).mT @ spread
         ridge = 1e-14 * hessian.diagonal().sum() / len(y) + 1e-300
-        factor, failed = torch.linalg.cholesky_ex(
-            hessian + ridge * torch.eye(len(y), dtype=y.dtype, device=y.device)
-        )
+        factor, failed = torch.linalg.cholesky_ex(hessian + ridge * torch.eye(len(y)).to(y))
         move = gradient if failed else torch.cholesky_solve(gradient[:, None], factor)[:, 0]
         length = _length(
             lambda at, y=y, move=move: float(state(y - at * move)[1] @ move), float(gradient @ move)

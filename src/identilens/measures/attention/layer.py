@@ -168,7 +168,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
 
     Memory O(n · block).
     """
-    T, projector, sizes = layer.projected, layer.projector, layer.projector.row_sizes()
+    T, projector, sizes = layer.projected, layer.projector, layer.projector.sizes
     heads, keys, texts = len(projector.compact), T.keys, len(layer.key_types)
     lengths = torch.linalg.vector_norm(projector.compact, dim=-1)
     types = layer.key_types.repeat_interleave(heads // texts, 0)
@@ -183,7 +183,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
     entries = (sizes + layer.has_sink).sum().double()
     mean_weight = len(sizes) / entries
     least, kept = _least_outside(layer), KeptMaps(layer)
-    adding = torch.zeros(heads, len(sizes), dtype=torch.bool, device=sizes.device)
+    adding = sizes.new_zeros(heads, len(sizes), dtype=torch.bool)
     for block in layer.blocks():
         rows, weights = block.rows, block.weights.double()
         kept.add(block)
@@ -231,7 +231,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
 
 def _least_outside(layer: Layer) -> Float[Tensor, "heads query"]:
     """Return up to which ‖(I − P) 1‖² the ones do not count as outside col(T): [T, 1] then has no more rank than T."""
-    T, projector, sizes = layer.projected, layer.projector, layer.projector.row_sizes()
+    T, projector, sizes = layer.projected, layer.projector, layer.projector.sizes
     if not isinstance(projector, FullRows):
         return least_outside(sizes, T.tolerance_of)[None]
     adds_rank = T.simplex_nullity.reshape(-1, 1) < T.keys - projector.rank[:, None]
@@ -246,7 +246,7 @@ def _simplex_nullity(layer: Layer, adding: Bool[Tensor, "head query"]) -> Int[Te
     last = (T.with_sink() if layer.has_sink else T).simplex_nullity.reshape(-1)
     if not masked:
         return last
-    rows = projector.row_sizes() - projector.row_ranks()
+    rows = projector.sizes - projector.row_ranks()
     # A learned sink is one more key, and the ones add to the rank of every row with one.
     rows = rows if layer.has_sink else rows - adding.long()
     return torch.maximum(last, rows.amax(-1))

@@ -80,7 +80,7 @@ def least_logit_rank(
     check_precision(weights)
     rows = weights.detach().double()
     if not rows.numel():
-        return torch.zeros(rows.shape[:-2], dtype=torch.int64, device=rows.device)
+        return rows.new_zeros(rows.shape[:-2], dtype=torch.int64)
     if not torch.isfinite(rows).all() or rows.min() <= 0:
         raise InputError(
             f"expected positive weights, as a softmax gives them; the least is {rows.min().item():.3g}; "

@@ -204,21 +204,16 @@ class RowSolver:
                 open_ &= point[:, None] > point + ORDER_MARGIN
         return above
 
-    def top(self, ends: Ends, sizes: Seen | None = None) -> int | None:
-        """Return the position of the key that no alternative puts second; the ends spare programs.
-
-        Keys are compared by their weights times the ``sizes``, of at least 0 and at most 1.
-        """
-        sizes = torch.ones_like(self.inside) if sizes is None else sizes
-        first = int((self.inside * sizes).where(self._asked, -1.0).argmax())
-        rivals = self._asked & (ends.hi * sizes >= ends.lo[first] * sizes[first] - ORDER_MARGIN)
+    def top(self, ends: Ends) -> int | None:
+        """Return the position of the key that no alternative puts second; the ends spare programs."""
+        first = int(self.inside.where(self._asked, -1.0).argmax())
+        rivals = self._asked & (ends.hi >= ends.lo[first] - ORDER_MARGIN)
         rivals[first] = False
-        met = ends.met * sizes
-        if not (met[:, first, None] > met[:, rivals] + ORDER_MARGIN).all():
+        if not (ends.met[:, first, None] > ends.met[:, rivals] + ORDER_MARGIN).all():
             return None
         best = self.units([first])
         apart = all(
-            (self.optima((best - self.units(part)) * sizes).bounds > ORDER_MARGIN).all()
+            (self.optima(best - self.units(part)).bounds > ORDER_MARGIN).all()
             for part in torch.nonzero(rivals).flatten().split(_PAIRS)
         )
         return int(self.keys[first]) if apart else None

@@ -129,9 +129,7 @@ def order_bounds(
 
 def _searched(effect: Effect, parts: int, pool: Tensor, sizes: Sequence[int], width: int) -> float:
     """Return the largest mean effect over the sizes that a beam search finds."""
-    beam: list[tuple[float, Tensor]] = [
-        (0.0, torch.zeros(parts, dtype=torch.bool, device=pool.device))
-    ]
+    beam: list[tuple[float, Tensor]] = [(0.0, pool.new_zeros(parts, dtype=torch.bool))]
     before = 0
     for size in sizes:
         children: dict[bytes, tuple[float, Tensor]] = {}

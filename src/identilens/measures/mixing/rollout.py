@@ -27,7 +27,7 @@ def attention_rollout(
                 [0.7500, 0.2500]])
     """
     n = weights.shape[-1]
-    identity = torch.eye(n, dtype=weights.dtype, device=weights.device)
+    identity = torch.eye(n).to(weights)
     reached, rolled = identity, []
     for layer in weights:
         step = 0.5 * layer / layer.sum(-1, keepdim=True) + 0.5 * identity
@@ -53,7 +53,7 @@ def mean_over_heads(weights: Float[Tensor, "head query key"]) -> Float[Tensor, "
     """
     sizes = weights.abs().mean(0)
     total = sizes.sum(-1, keepdim=True)
-    alone = torch.eye(sizes.shape[-1], dtype=sizes.dtype, device=sizes.device)
+    alone = torch.eye(sizes.shape[-1]).to(sizes)
     return torch.where(total > 0, sizes / torch.where(total > 0, total, 1), alone)
 
 

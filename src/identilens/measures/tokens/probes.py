@@ -103,8 +103,8 @@ def fit_ridge(
 
 def _products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Return leftᵀ left and leftᵀ right in float64, computed by blocks of rows."""
-    gram = torch.zeros(left.shape[1], left.shape[1], dtype=torch.float64, device=left.device)
-    cross = torch.zeros(left.shape[1], right.shape[1], dtype=torch.float64, device=left.device)
+    gram = left.new_zeros(left.shape[1], left.shape[1], dtype=torch.float64)
+    cross = left.new_zeros(left.shape[1], right.shape[1], dtype=torch.float64)
     for rows_left, rows_right in zip(left.split(ROWS), right.split(ROWS), strict=True):
         rows = rows_left.double()
         gram.addmm_(rows.T, rows)

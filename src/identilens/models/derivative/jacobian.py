@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from identilens.errors import InputError, NumericalError
-from identilens.linalg.memory import LARGE
+from identilens.linalg.memory import LARGE, wide
 
 _USED = 0.85
 """Share of a budget that is used for tensors; the rest is for kernels and the heap."""
@@ -227,9 +227,7 @@ def jacobian_norms(
     generator = torch.Generator().manual_seed(seed)
     if method == "exact":
         # The basis itself: every tangent is a leading direction, none is random.
-        basis = torch.eye(width, dtype=inputs.dtype, device=inputs.device).expand(
-            len(inputs), -1, -1
-        )
+        basis = torch.eye(width).to(inputs).expand(len(inputs), -1, -1)
         return _sweep(function, inputs, basis, width, memory_budget, basis[0].nbytes)
     leading = probes // 4 if leading is None else leading
     check_probes(probes, leading, width)
@@ -254,7 +252,7 @@ def _sweep(
     def push(token: Tensor, probe: Tensor) -> list[Tensor]:
         tangents = inputs.new_zeros(len(token), n, width)
         tangents[torch.arange(len(token), device=inputs.device), token] = frames[token, :, probe]
-        return [output.square().sum(-1, dtype=torch.float64) for output in derivative(tangents)]
+        return [wide(output).square().sum(-1) for output in derivative(tangents)]
 
     with torch.no_grad():
         chunk = chunk_size(
@@ -266,17 +264,14 @@ def _sweep(
         )
         lengths = [output.shape[-1] for output in push(*pairs[:1].T)]
         # Squares of leading probes; sum and sum of squares of random probes: [input, statistic, hidden].
-        sums = [
-            torch.zeros(n, 3, length, dtype=torch.float64, device=inputs.device)
-            for length in lengths
-        ]
+        sums = [wide(inputs.new_zeros(n, 3, length)) for length in lengths]
         for token, probe in (part.T for part in pairs.split(chunk)):
-            random = (probe >= leading).to(torch.float64)[:, None]
+            random = wide(probe >= leading)[:, None]
             for total, squares in zip(sums, push(token, probe), strict=True):
                 statistics = torch.stack(
                     [squares * (1 - random), squares * random, squares.square() * random], 1
                 )
-                total.index_add_(0, token, statistics)
+                total.index_add_(0, token.to(total.device), statistics)
     return tuple(estimate(total, width, k, leading) for total in sums)
 
 
@@ -353,7 +348,7 @@ def output_norms(
         cotangents = output.new_zeros(len(directions), *output.shape)
         cotangents[:, token] = directions
         pulled = torch.vmap(lambda single: pull(single)[0])(cotangents)
-        return pulled.detach().square().sum(-1, dtype=torch.float64)
+        return wide(pulled.detach()).square().sum(-1)
 
     chunk = chunk_size(lambda few: squares(frame[:few]), count, memory_budget, "reverse pass")
     found = torch.cat([squares(part) for part in frame.split(chunk)])[:, None]

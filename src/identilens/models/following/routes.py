@@ -56,7 +56,6 @@ class Route:
         turned: Whether that product has the keys on the left.
         group: Number of heads that share keys and values.
         biased: Whether the logits have terms beside scaled products and masks.
-        fixed: Whether these terms do not depend on the module's inputs.
         number: Number of the product of weights and values in a forward pass.
         total: Number of such products.
     """
@@ -67,7 +66,6 @@ class Route:
     turned: bool
     group: int = 1
     biased: bool = True
-    fixed: bool = True
     number: int = 0
     total: int = 0
 

@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from identilens.linalg.memory import wide
 from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.simplex import total_variation
 from identilens.models.heads import Head
@@ -279,6 +280,6 @@ def compare_runs(plain: ModelRun, changed: ModelRun) -> PutBack:
 def _distance(
     before: Float[Tensor, "*rows d"], after: Float[Tensor, "*rows d"]
 ) -> tuple[float, float]:
-    before, move = before.double(), after.double() - before.double()
+    before, move = wide(before), wide(after) - wide(before)
     sizes = torch.linalg.vector_norm(before, dim=-1).clamp_min(1e-12)
     return float(move.abs().max()), float((torch.linalg.vector_norm(move, dim=-1) / sizes).max())

@@ -1,7 +1,6 @@
 """The result of measuring answers: attention by segment with proven ends, the answer marked by segments."""
 
 from dataclasses import dataclass
-from itertools import chain
 from typing import ClassVar
 
 import polars as pl
@@ -55,7 +54,7 @@ class Answers(Result):
             ``hi`` over all alternatives. The row (``query``) before a token predicts it. Where more than three segments
             are named, there are no differences. The columns are those of `identilens.certify`.
         positions: Every token of prompt and answer with its segment; of the answer also its number there, and its
-            ``probability`` and ``rank`` in the pass (1 is the most likely).
+            ``probability`` in the pass.
         needed: For every segment that can be taken out and token of the answer besides it: the probability of the
             token ``without`` the segment, measured in the model.
 
@@ -74,11 +73,9 @@ class Answers(Result):
     schema: ClassVar = {
         "table": CLAIMS,
         "positions": {
-            **integers("text", "position"),
+            **integers("text", "position", "answer"),
             **dict.fromkeys(("token", "segment"), pl.String),
-            "answer": pl.Int64,
             "probability": pl.Float64,
-            "rank": pl.Int64,
         },
         "needed": WITHOUT,
     }
@@ -90,17 +87,14 @@ class Answers(Result):
         "value": "Attention: mean share of the attention of rows",
         "lo": "Lo: mean of the proven least values",
         "hi": "Hi: mean of the proven greatest values",
-        "lo_error": "Error of lo: standard error of the mean where rows were drawn",
-        "hi_error": "Error of hi: standard error of the mean where rows were drawn",
     }
     views: ClassVar = {
         "lines": View(
             title="The conversation, marked by what the answer needs",
             text="A segment is filled where the answer is at least twice less likely without it, and framed where at "
             "least 1 % of the answer's attention is certain to be on it: in every alternative with the same outputs of "
-            "the heads. A token of the answer has the letter of the segment with most of its attention, the mean of "
-            "layers and heads, in percent.",
-            lines="conversations",
+            "the heads.",
+            lines="token_lines",
         ),
         "segments": View(
             title="Attention of the answer by segment",
@@ -134,10 +128,10 @@ class Answers(Result):
         """Return how likely each answer is without each segment of the prompt; see `segment_needs`."""
         return segment_needs(self.needed)
 
+    @property
     def _lost(self) -> pl.DataFrame:
-        """Return the segments without which an answer is less likely, and how many times."""
-        less = self.needs().filter(pl.col("change") < 0)
-        return less.with_columns(times=(-pl.col("change")).exp())
+        """The segments without which an answer is less likely."""
+        return self.needs().filter(pl.col("times") > 1)
 
     def _leading(self, *by: str) -> pl.DataFrame:
         """Return `segments` at the first tolerance, on which findings rest."""
@@ -150,7 +144,7 @@ class Answers(Result):
         # What was named comes before the rest of a prompt.
         ranked = means.sort(_CONTENT, pl.col("segment") != REST, "value", maintain_order=True)
         first = ranked.row(-1, named=True)
-        lost = self._lost().rename({"segment": "removed"})
+        lost = self._lost.rename({"segment": "removed"})
         [most] = lost.head(1).to_dicts() or [{}]
         written = self.positions.drop_nulls("answer")["segment"]
         rest = "the rest of the answer" if most.get("removed") in written else "the answer"
@@ -163,30 +157,16 @@ class Answers(Result):
         )
 
     def token_lines(self) -> list[TokenLine]:
-        """Return the first answers, their tokens marked by the segment of the prompt with most of their attention."""
-        row, percent = ["text", "query"], (100 * pl.col("value")).round().cast(pl.Int64)
-        means = self.segments(*row).filter(_CONTENT).sort("value", maintain_order=True)
-        largest = means.unique(row, keep="last", maintain_order=True).select(
-            *row, mark="segment", value=pl.format("{}", percent), note="segment"
-        )
-        answered = self.positions.drop_nulls("answer").with_columns(query=pl.col("position") - 1)
-        lines = answered.join(largest, on=row, maintain_order="left")
-        return self._lines("The answer to text {}: each token with its segment, in %", lines)
-
-    def conversations(self) -> list[TokenLine]:
-        """Return the first prompts, coloured by what the answer needs and what it certainly attends to, and answers."""
-        asked = self.positions.filter(pl.col("answer").is_null())
-        prompts = asked.select("text", "token", mark="segment", value=pl.lit(""), note="segment")
-        lines = zip(self._lines("The prompt of text {}", prompts), self.token_lines(), strict=True)
-        return list(chain.from_iterable(lines))
-
-    def _lines(self, title: str, marked: pl.DataFrame) -> list[TokenLine]:
-        """Return the tokens of the first texts; the legend has the facts of a text's segments."""
-        facts = self._leading("text").join(self._lost(), on=["text", "segment"], how="left")
+        """Return the first prompts and answers, coloured by what the answer needs and what it certainly attends to."""
+        facts = self._leading("text").join(self._lost, on=["text", "segment"], how="left")
         facts = facts.filter(_CONTENT).sort("value", descending=True, maintain_order=True)
+        marked = self.positions.with_columns(
+            pl.col("answer").is_null(), mark="segment", value=pl.lit(""), note="segment"
+        )
         lines = []
-        for rows in marked.partition_by("text", maintain_order=True)[:_SHOWN]:
-            text, shares = rows["text"][0], {}
+        parts = marked.partition_by("text", "answer", maintain_order=True, as_dict=True)
+        for (text, asked), rows in [*parts.items()][: 2 * _SHOWN]:
+            shares = {}
             marks = {name: Mark(name, "", None) for name in (TEMPLATE, SO_FAR)}
             for number, fact in enumerate(facts.filter(text=text).to_dicts()):
                 name, needed = fact["segment"], (fact["times"] or 0) >= _NEEDED
@@ -194,5 +174,6 @@ class Answers(Result):
                 colour = number % _SHOWN if seen else None
                 marks[name] = Mark(name, chr(ord("A") + number), colour, needed)
                 shares[name] = ", ".join(said(_FACTS, fact))
-            lines.append(marked_line(title.format(text), rows, marks, shares))
+            title = f"The {'prompt of' if asked else 'answer to'} text {text}"
+            lines.append(marked_line(title, rows, marks, shares))
         return lines

@@ -105,7 +105,6 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
                 f"{lens.name} does not answer: it has no head that predicts tokens, or reads them on "
                 "both sides. Choose a causal language model."
             )
-        self._tolerances = settings.read_tolerances(lens.dtype)
 
     def identity(self) -> Identity:
         """Return the model and the conversations."""
@@ -125,7 +124,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         # Row t − 1, whose output predicts token t, is that of token t.
         queries = range(first - 1, len(ids) - 1)
         rows = [{"text": part, "query": query, "query_token": names[query]} for query in queries]
-        frames = []
+        frames, tolerances = [], settings.read_tolerances(lens.dtype)
 
         def measure(call: AttentionCall) -> Tensor:
             asked = call.rows(queries)
@@ -134,36 +133,29 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
             claims = segments_by_name(keys, _UNNAMED)
             frames.append(
                 layer_functionals(
-                    layer, rows, keys, claims, self._tolerances, settings.seed, settings.bounded
+                    layer, rows, keys, claims, tolerances, settings.seed, settings.bounded
                 )
             )
             self.tell("attention", settings.max_new_tokens)
             return call.run()
 
-        likely, ranks = answer_likelihoods(lens, ids, count, measure)
-        self.tell("without each segment", settings.max_new_tokens)
+        likely = answer_likelihoods(lens, ids, count, measure)
         removed = without_segments(lens, part, prompt.ids, segments, answer, likely)
         unknown = [None] * first
         positions = {
-            "text": [part] * len(ids),
+            "text": part,
             "position": range(len(ids)),
             "token": names,
             "segment": segments,
             "answer": [*unknown, *range(count)],
             "probability": [*unknown, *likely],
-            "rank": [*unknown, *ranks],
         }
-        return Output(
-            {
-                "table": pl.concat(frames),
-                "positions": pl.DataFrame(positions),
-                "needed": removed,
-            }
-        )
+        found = {"positions": pl.DataFrame(positions), "needed": removed}
+        return Output({"table": pl.concat(frames), **found})
 
     def _generated(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the answer by the model's own ``generate`` and cache, a stop token included."""
-        lens, prompt = self.lens, torch.tensor([list(ids)], device=self.lens.device)
+        lens, prompt = self.lens, torch.tensor([ids], device=self.lens.device)
 
         def told(sequence: Tensor, _: Any) -> Tensor:
             """Pass on the answer so far; nothing stops it."""

@@ -275,7 +275,7 @@ def _matrices(
         kept |= {"raw": raw, "effective": effective, "values": projector.compact}
     if measures.maps is not None and not isinstance(projector, FullRows):
         ranks, seen = projector.row_ranks(), projector.visible
-        kept |= {"row_rank": ranks, "row_nullity": projector.row_sizes() + layer.has_sink - ranks}
+        kept |= {"row_rank": ranks, "row_nullity": projector.sizes + layer.has_sink - ranks}
         kept |= {"visible": seen.expand(len(ranks), -1, -1)}
     unproven = layer.unproven(number) if kept else ()
     return {

@@ -1,4 +1,4 @@
-"""The result of certifying rows of attention: intervals, shares, verdicts and the order of keys."""
+"""The result of certifying rows of attention: intervals, shares and verdicts."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -55,7 +55,6 @@ Claim {claim!r} is {value:z.3g}, and between {lo:≥z.3g} and {hi:≤z.3g} in th
 With {kept} the same, {exactly}{order}, at least {certain_mass:≥.0%} of the attention of {who} is certain to stay on \
 its keys.
 Where the output stays exactly the same, it is {exact:≥.0%}.
-{less} of {rows:row} do less than this tolerance allows.
 Put into the model, the farthest alternatives changed the outcome by {least:.2f} to {most:.2f} times what the first \
 order predicts.
 {few}."""
@@ -81,23 +80,21 @@ class Certainty(Result):
         table: Value, interval and verdict of each functional of a row, for each tolerance: of the weight of each
             visible key, and of claims, patterns, segments and sources, with the file of the certificate.
         rows: What is certain of each query's row as a whole, for each tolerance.
-        order: The pairs of keys whose order is the same in every alternative; empty unless it was asked for.
-        parts: What the logit of a ``source`` is the sum of, by layer, itself, and the error of the sum.
 
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> result = idl.certify(lens, idl.examples()[0], layers=3, heads=9, queries=(10, 11), order=True, tolerance=0)
-        >>> result.by_query().select("query_token", "certain_mass", "first in every alternative", "certified_pairs")
-        shape: (2, 4)
-        ┌─────────────┬──────────────┬────────────────────────────┬─────────────────┐
-        │ query_token ┆ certain_mass ┆ first in every alternative ┆ certified_pairs │
-        │ ---         ┆ ---          ┆ ---                        ┆ ---             │
-        │ str         ┆ f64          ┆ str                        ┆ i64             │
-        ╞═════════════╪══════════════╪════════════════════════════╪═════════════════╡
-        │ once        ┆ 0.809582     ┆ null                       ┆ 418             │
-        │ sitting     ┆ 0.82358      ┆ [CLS]                      ┆ 391             │
-        └─────────────┴──────────────┴────────────────────────────┴─────────────────┘
+        >>> result = idl.certify(lens, idl.examples()[0], layers=3, heads=9, queries=(10, 11), tolerance=0)
+        >>> result.by_query().select("query_token", "certain_mass", "first in every alternative")
+        shape: (2, 3)
+        ┌─────────────┬──────────────┬────────────────────────────┐
+        │ query_token ┆ certain_mass ┆ first in every alternative │
+        │ ---         ┆ ---          ┆ ---                        │
+        │ str         ┆ f64          ┆ str                        │
+        ╞═════════════╪══════════════╪════════════════════════════╡
+        │ once        ┆ 0.809582     ┆ null                       │
+        │ sitting     ┆ 0.82358      ┆ [CLS]                      │
+        └─────────────┴──────────────┴────────────────────────────┘
     """
 
     analysis: ClassVar = "certify"
@@ -140,13 +137,6 @@ class Certainty(Result):
             "the same outcome keeps within a tenth of its value.",
             method="maps",
         ),
-        "parts": View(
-            title="The logit and its parts",
-            text="With the scale of the final norm frozen, a logit is the sum of these parts. What a head adds in all "
-            "is the same in every alternative with exactly its output; how it divides among keys is not.",
-            table="parts",
-            listed=True,
-        ),
         "rows": View(
             title="Rows in numbers",
             text="To cite a row, name its text, layer, head and query, with {kept} kept {exactly}{order}.",
@@ -157,8 +147,6 @@ class Certainty(Result):
     }
 
     rows: pl.DataFrame
-    order: pl.DataFrame
-    parts: pl.DataFrame
 
     @property
     def weights(self) -> pl.DataFrame:
@@ -175,7 +163,7 @@ class Certainty(Result):
         return mean_of_rows(self.claims, by)
 
     def by_query(self) -> pl.DataFrame:
-        """Return, for each row, its certain mass (Σ lo), the attention with each verdict, and its certain order."""
+        """Return, for each row, its certain mass (Σ lo), attention by verdict, and the key that is certainly first."""
         verdicts = [
             pl.col("value").filter(verdict=verdict).sum().alias(verdict) for verdict in VERDICTS
         ]
@@ -258,7 +246,6 @@ class Certainty(Result):
             "exactly": exactness(tolerance, outcome),
             "order": " (to first order)" if outcome in UNITS else "",
             "who": _name(first) if len(rows) == 1 else f"{len(rows):,} rows on average",
-            "less": len(own.filter(pl.col("allowed") > pl.col("effect"))) or None,
             "least": ratio.min(),
             "most": ratio.max(),
             "few": ONLY_FEW if len(exact) and not own["simplex_nullity"].max() else None,
@@ -273,7 +260,7 @@ class Certainty(Result):
         claims = self.claims.filter(tolerance=tolerance)
         if claims.is_empty():
             return {}
-        if len(self.parts):
+        if self.provenance["settings"]["source"]:
             claims = claims.sort(pl.col("value").abs(), descending=True, maintain_order=True)
         rows = claims.filter(functional=claims["functional"][0])
         [means] = rows.select(pl.col("value", "lo", "hi").mean()).to_dicts()

@@ -1,4 +1,4 @@
-"""Certificates of rows: value, proven ends and verdict of each functional, and the order of keys."""
+"""Certificates of rows: value, proven ends and verdict of each functional."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ from identilens.measures.attention.row_solver import (
     RowSolver,
 )
 from identilens.models.token_names import unmarked
-from identilens.runs.tables import HEAD, Columns, Row, decimals, integers
-from identilens.studies.certify.functionals import ROW, Functionals, certified, solver_costs
+from identilens.runs.tables import Columns, Row, decimals, integers
+from identilens.studies.certify.functionals import ROW, Functionals, certified
 from identilens.studies.outcomes import WITHIN, KeptOutcome
 
 EVEN = 1.0
@@ -35,8 +35,6 @@ FLOOR = 0.5
 Half of what even attention would give: such a weight says nothing that a reader should look at. A small weight that
 an alternative could raise above it is not determined, and not negligible.
 """
-
-_TINY = torch.finfo(torch.float64).tiny
 
 VERDICTS = (
     "determined, large share",
@@ -63,19 +61,11 @@ SCHEMA: Mapping[str, Columns] = {
         "outcome": pl.String,
         "answer": pl.String,
         **decimals("allowed", "effect", "cast", "farthest", "predicted", "measured"),
-        **integers("simplex_nullity", "certified_top", "certified_source"),
-        **integers("certified_pairs", "pairs"),
+        **integers("simplex_nullity", "certified_top"),
         "gap": pl.Float64,
     },
-    "order": {**HEAD, "query": pl.Int64, "tolerance": pl.String, **integers("above", "below")},
-    "parts": {
-        **integers("text", "query"),
-        **dict.fromkeys(("query_token", "source", "part"), pl.String),
-        "layer": pl.Int64,
-        "value": pl.Float64,
-    },
 }
-"""The tables of a certificate: one row for each functional, for each row of attention, and for each pair of keys.
+"""The tables of a certificate: one row for each functional, and for each row of attention.
 
 The functionals of a row are the weight of each key that it sees, then claims, patterns, segments and sources. ``key``
 is that of a weight; ``token`` is what stands there, and what counts in other functionals. Columns after ``certificate``
@@ -84,9 +74,7 @@ that on a claim, is proven (infinite if by the signs and the sum of the weights 
 tolerance allows; ``effect`` the one without the head's row (states and prediction; ``answer`` says at which positions
 they count); ``cast`` the one that single precision makes by itself, in which the first order of a model in half
 precision is found. ``farthest`` is the total variation distance of the farthest alternative met; ``predicted`` and
-``measured`` are the changes that it makes, by the first order and put into the model. ``certified_source`` is the key
-that adds most to the ``source``, by absolute value, in every alternative. ``parts`` are those that the source is the
-sum of, and itself.
+``measured`` are the changes that it makes, by the first order and put into the model.
 """
 
 
@@ -97,14 +85,12 @@ class CertifiedRow:
     Attributes:
         functionals: Their columns: of the weight of each visible key, then of each claim.
         row: Columns of the row as a whole.
-        order: Pairs of keys, the first of which has the larger weight in every alternative.
         certificates: What proves the ends of each claim, where it was asked for.
         radii: `row_radii` of the keys.
     """
 
     functionals: list[Row]
     row: Row
-    order: list[list[int]]
     certificates: Sequence[Certificate | None]
     radii: Float[Tensor, "two own"]
 
@@ -115,8 +101,7 @@ class CertifiedRow:
 
     def tables(self, at: Row) -> dict[str, list[Row]]:
         """Return the rows of the tables; ``at`` has the row's place, and what its certificate does not know."""
-        pairs = [{"above": above, "below": below} for above, below in self.order]
-        tables = {"table": self.functionals, "rows": [self.row], "order": pairs}
+        tables = {"table": self.functionals, "rows": [self.row]}
         return {name: [{**at, **one} for one in rows] for name, rows in tables.items()}
 
 
@@ -138,8 +123,6 @@ def certified_row(
     claims: Functionals | None = None,
     *,
     radii: Float[Tensor, "two own"] | None = None,
-    order: bool = False,
-    added: Float[Tensor, " key"] | None = None,
     certificates: bool = False,
 ) -> CertifiedRow:
     """Return what is certain of one row, for all alternatives that change the outcome by at most so much.
@@ -147,9 +130,8 @@ def certified_row(
     ``lo`` and ``hi`` are the proven ends of each functional; for ``norm_share`` and ``contribution`` see the measures;
     ``removal`` is the change of what the head adds when the key is removed, as a share of its length, missing where
     nothing else has weight or nothing is added. All of them are in units of the outcome. The verdict calls a weight
-    determined by its interval alone. ``radii`` are those found for a smaller change, where there are any. Pairs of
-    keys are certified only with ``order``; ``claims`` come with the coefficient of each key, ``tokens`` are what stands
-    at each key, and ``added`` is what a weight of 1 on each key adds to the source.
+    determined by its interval alone. ``radii`` are those found for a smaller change, where there are any. ``claims``
+    come with the coefficient of each key, and ``tokens`` are what stands at each key.
 
     Raises:
         NumericalError: A program whose answer cannot be certified.
@@ -176,12 +158,7 @@ def certified_row(
             for factor, name in times
             if factor
         )
-    above = torch.nonzero(solver.order(ends)) if order else None
-    tops = [solver.top(ends), None]
-    if added is not None:
-        sizes = solver_costs(kept, solver, added[None])[0].abs()
-        tops[1] = solver.top(ends, sizes / sizes.max().clamp_min(_TINY))
-    top, source = (None if one is None else one % len(row) for one in tops)
+    top = solver.top(ends)
     whole = {
         "allowed": allowed,
         "effect": kept.effect,
@@ -190,16 +167,12 @@ def certified_row(
         "predicted": float(kept.change(solver.length(met))),
         "measured": kept.measured(farthest),
         "simplex_nullity": kept.values.simplex_space(visible).nullity,
-        "certified_top": top,
-        "certified_source": source,
-        "certified_pairs": None if above is None else len(above),
-        "pairs": len(keys) * (len(keys) - 1) // 2,
+        "certified_top": None if top is None else top % len(row),
         "gap": ends.gap,
     }
     functionals += [one for one, _ in proven]
     held = [certificate for _, certificate in proven]
-    pairs = [] if above is None else (solver.keys[above] % len(row)).tolist()
-    return CertifiedRow(functionals, whole, pairs, held, radii)
+    return CertifiedRow(functionals, whole, held, radii)
 
 
 def _weights(

@@ -30,7 +30,6 @@ class CertifySettings(RowSettings):
         source: The token whose logit is split by source: what each key of a row adds to it is certified as a claim. A
             text such as " river", a number, or "most likely"; of two, the difference of their logits.
         certificates: Write a file for each claim, row and tolerance, from which anyone can check the ends.
-        order: Certify also which keys have the same order in every alternative; takes about twice as long.
     """
 
     outcome: Outcome = "head"
@@ -41,7 +40,6 @@ class CertifySettings(RowSettings):
     segment: Annotated[tuple[Any, ...], WORDED] = ()
     source: Annotated[tuple[str, ...], WORDED] = ()
     certificates: Switch = False
-    order: bool = False
 
     def check(self) -> None:
         """Check that tolerances can be read, and belong to the outcome."""

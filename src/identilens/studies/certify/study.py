@@ -5,7 +5,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from identilens.claims import Claim, ClaimRow, functionals_of, read_claims, row_sources
 from identilens.models.heads import Head
@@ -23,7 +23,7 @@ from identilens.studies.certify.certificates import FOLDER, CertificateFile
 from identilens.studies.certify.result import Certainty
 from identilens.studies.certify.rows import CertifiedRow, certified_row, frames_of
 from identilens.studies.certify.settings import CertifySettings
-from identilens.studies.certify.sources import Source, read_source
+from identilens.studies.certify.sources import read_source
 from identilens.studies.head_views import head_name
 from identilens.studies.heads import Place, RowStudy
 from identilens.studies.outcomes import answer_in_words, asked_answer, kept_outcome
@@ -38,8 +38,7 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
 
     For each row: a proven interval of each weight over all distributions with the same output; each key's share of
     what the keys add; its Contribution Weight; the change when it is removed; a verdict in plain words; the key that is
-    first in every alternative; with ``order``, all pairs of keys whose order is the same in every alternative. At most
-    two linear programs for each weight. Words and thresholds: docs/certify.md.
+    first in every alternative. At most two linear programs for each weight. Words and thresholds: docs/certify.md.
 
     Args:
         lens: The model.
@@ -115,14 +114,9 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         at = {**place.row, "query": query, "query_token": names[side.query][query]}
         spelling = Spelling.of(item, side.key, tokens)
         row = ClaimRow(head, query, tokens, place.text, spelling, self._moves)
-        claims, added = functionals_of(self._claims, row), None
+        claims = functionals_of(self._claims, row)
         if settings.source:
-            source = self._source(place.text, query)
-            sources = row_sources(row, source.direction, source.name)
-            claims |= sources
-            added = torch.stack([*sources.values()]).sum(0)
-            if (place.site, place.head) == self.heads.chosen[0]:
-                yield {"parts": [{**at, "source": source.name, **one} for one in source.parts]}
+            claims |= row_sources(row, *self._source(place.text, query))
         found, radii = {}, None
         # Radii are found for the smallest change: what is not determined there is so for no larger one.
         for tolerance in sorted(self._tolerances, key=kept.allowed):
@@ -132,8 +126,6 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                 kept.allowed(tolerance),
                 claims,
                 radii=radii,
-                order=settings.order,
-                added=added,
                 certificates=settings.certificates,
             )
             radii = found[tolerance].radii
@@ -144,8 +136,8 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
                 self._write(found[tolerance], claims, at)
             yield found[tolerance].tables(at)
 
-    def _read_source(self, text: int, query: int) -> Source:
-        """Return what a logit is the sum of at a query."""
+    def _read_source(self, text: int, query: int) -> tuple[Tensor, str]:
+        """Return the direction that a logit reads at a query, and its name."""
         heads = self.heads
         return read_source(heads.lens, heads.items[text], query, self.settings.source)
 

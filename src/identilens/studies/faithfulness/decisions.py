@@ -166,7 +166,7 @@ def probabilities(
     The last step is that of the token after the text.
     """
     logits = lens.run(items, whole=True).logits
-    return logits.view(len(items), -1, logits.shape[-1])[:, -steps:].double().softmax(-1).cpu()
+    return logits.view(len(items), -1, logits.shape[-1])[:, -steps:].cpu().double().softmax(-1)
 
 
 def _only(item: Item, kept: list[bool]) -> Item:
@@ -196,10 +196,10 @@ def explanations(
 
     output = states.run(states.inputs.clone().requires_grad_())
     [gradient] = torch.autograd.grad(logit(output), [output.hidden_states[-1]])
-    reading = gradient[0].double().norm(dim=-1).cpu()
+    reading = gradient[0].cpu().double().norm(dim=-1)
     reading /= reading.sum()
     scores = {
-        name if name == "alti" else f"rollout_{name}": reading @ shares.double().cpu()
+        name if name == "alti" else f"rollout_{name}": reading @ shares.cpu().double()
         for name, shares in final_rollouts(decision.lens, item).items()
     }
     scores["hta"] = torch.zeros_like(reading)
@@ -208,7 +208,7 @@ def explanations(
     for position in reading.nonzero()[:, 0].tolist():
         norms = output_norms(final, states.inputs, position, probes=probes, seed=seed)
         shares = contributions(norms.squares, norms.variances).shares[0]
-        scores["hta"] += reading[position] * shares.detach().double().cpu()
+        scores["hta"] += reading[position] * shares.detach().cpu().double()
     if attribution:
         inputs = states.inputs[None].clone().requires_grad_()
         logits = lambda batch: torch.stack([logit(states.run(one)) for one in batch])  # noqa: E731

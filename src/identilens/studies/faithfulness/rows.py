@@ -152,7 +152,7 @@ def removed(drawn: SampledMap, row: int, intervention: Intervention, sets: Sets)
         weights = torch.where(left > 0, weights / left, weights)
     changes = [Rows([drawn.queries[row]], changed[None]) for changed in weights]
     effects = drawn.runs.effects(changes)
-    return torch.stack([values.double().cpu() for values in effects.values()], -1)
+    return torch.stack([values.cpu().double() for values in effects.values()], -1)
 
 
 def row_scores(

@@ -72,7 +72,7 @@ def invert(
         )
     ids = torch.tensor(list(beginning), dtype=torch.long)
     met = []
-    for state in states.detach().double().cpu():
+    for state in states.detach().cpu().double():
         nearest = Nearest(state[None], _KEPT)
         for tokens, (batch,) in candidates.after(ids):
             nearest.add(tokens, batch)
@@ -80,7 +80,7 @@ def invert(
         ids = torch.cat([ids, nearest.ids[0, :1]])
     distances, margins, found = zip(*met, strict=True)
     # The text that was found runs once more, without a cache: what differs is noise of the forward pass.
-    again = candidates.read(ids[None])[0][0, -len(met) :].double()
+    again = candidates.read(ids[None])[0][0, -len(met) :].cpu().double()
     moved = float((again - torch.stack(found)).norm(dim=1).max())
     below = [distance + moved < margin for distance, margin in zip(distances, margins, strict=True)]
     text = tuple(ids[-len(met) :].tolist())

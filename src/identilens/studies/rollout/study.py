@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import UnsupportedModelError
+from identilens.linalg.memory import wide
 from identilens.measures.attention.row_solver import ORDER_MARGIN
 from identilens.measures.mixing.bounds import HeadRows, RolloutBounds, rollout_bounds
 from identilens.measures.mixing.rollout import attention_rollout
@@ -150,7 +151,7 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
 
         def states(maps: Replacements) -> Float[Tensor, "layer number"]:
             run = self.lens.substitute(maps, self.items[text.number])
-            return run.hidden_states[text.sequence].flatten(1).double()
+            return wide(run.hidden_states[text.sequence].flatten(1))
 
         plain, rows = states({}), []
         for target, end in product(text.targets, ("lo", "hi")):

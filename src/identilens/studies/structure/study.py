@@ -125,7 +125,7 @@ def text_views(lens: Lens, items: Sequence[Item], numbers: range) -> Iterator[Te
         for index, number in enumerate(some):
             states = next(iter(split_states(output, lengths, index).values()))
             layers = tuple(LayerView.of(layer, number, n) for layer in collector.layers[index])
-            yield TextView(number, layers, states[0].double().mean(0).cpu())
+            yield TextView(number, layers, states[0].cpu().double().mean(0))
 
 
 def sums_file(folder: Path, part: int) -> Path:
