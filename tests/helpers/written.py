@@ -115,12 +115,11 @@ def faithfulness(texts=2, determined=False):
                             "correlation": 0.5 - 0.25 * place + 0.125 * query,
                             "naopc": None if lost else 0.75 - 0.25 * place + better, "p": (place + 1) / 3,
                         })  # fmt: skip
-                for kind in () if determined or draw else ("drawn", "parameters"):
-                    agrees = 0.25 + 0.25 * place + 0.25 * (kind == "parameters") + 0.0625 * text
+                if not determined and not draw:
                     none = name == "norms" and query == 1
                     determinacy.append({
-                        **row, "alternative": kind, "explanation": name, "total_variation": 0.5,
-                        "agreement": None if none else agrees,
+                        **row, "explanation": name, "total_variation": 0.5,
+                        "agreement": None if none else 0.375 + 0.25 * place + 0.0625 * text,
                     })  # fmt: skip
     return written(Faithfulness, table=table, determinacy=determinacy)
 

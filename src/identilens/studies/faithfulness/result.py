@@ -58,8 +58,8 @@ the mean lost probability without the first tokens (without), and the mean chang
 Intervals are 95 % bootstrap intervals over texts. Neither they nor p are corrected for the number of explanations.
 """
 _STABLE = """\
-The explanation is computed again from other weights with the same head output, drawn evenly (drawn) or computed by \
-the model with other W_Q and W_K (parameters). Shown is the rank correlation with the explanation of the model's own \
+The explanation is computed again from other weights with the same head output, drawn evenly. Shown \
+is the rank correlation with the explanation of the model's own \
 weights. It is measured on these draws and proves nothing about other alternatives; intervals of weights (identilens \
 certify) hold for all.
 """
@@ -91,7 +91,7 @@ class Faithfulness(Result):
             ``without`` the first tokens, and minus its sufficiency with them ``alone``), and its place between the
             worst and the best order (``naopc``), null without effects apart by more than the noise ``floor``; ``p``,
             the share of random orders whose area is as good. Random orders are numbered by ``draw``.
-        determinacy: One row for each attention row, kind of alternative and explanation: rank agreement
+        determinacy: One row for each attention row and explanation: rank agreement
             of the explanation with itself over alternatives, null without an order, and their total variation distance.
         needed: One row for each token of a decision's text that can be removed: the answer, the model's own one
             (another only if an answer was named), its probability, its change without the token, and whether the token
@@ -117,7 +117,7 @@ class Faithfulness(Result):
         "determinacy": {
             **HEAD,
             **integers("query"),
-            **dict.fromkeys(("alternative", "explanation"), pl.String),
+            "explanation": pl.String,
             **decimals("total_variation", "agreement"),
         },
         "needed": {

@@ -9,21 +9,15 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn.functional import pad
 
-from identilens.errors import IdentilensError, UnsupportedModelError
+from identilens.errors import UnsupportedModelError
 from identilens.linalg import FLOAT32_EPS
-from identilens.measures.attention.entropy import maximum_entropy_alternative
 from identilens.measures.attention.samplers import iterate_alternatives
 from identilens.measures.attention.simplex import total_variation
 from identilens.measures.explanations.rows import explain_rows, value_zeroing
 from identilens.models.heads import Head
-from identilens.models.inputs import Item
-from identilens.models.lens import Lens
 from identilens.models.map_runs import MapRuns
-from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
-from identilens.models.tying import group_parameters
 from identilens.runs.tables import Row
 from identilens.studies.faithfulness.evaluation import (
     Effects,
@@ -169,61 +163,36 @@ def row_scores(
                 yield {**drawn.place, "query": query, "intervention": intervention, **table}
 
 
-def alternatives_of(
-    lens: Lens, item: Item, drawn: SampledMap, count: int
-) -> Iterator[tuple[str, Float[Tensor, "change row key"]]]:
-    """Yield other weights of the rows with the same output, by kind; none where the output allows no others.
-
-    ``drawn``: evenly over all alternatives. ``parameters``: what the model itself computes when the head's W_Q and W_K
-    are changed so that they give its maximum-entropy alternative, if it has such parameters.
-    """
-    head = drawn.head
-    if not drawn.free:
-        return
+def alternatives_of(drawn: SampledMap, count: int) -> list[Weights]:
+    """Return other weights of the rows with the same output, drawn evenly; none where the output allows no others."""
     others = iterate_alternatives(
         drawn.weights,
-        head.projected,
+        drawn.head.projected,
         count,
         method="uniform",
         visible=drawn.seen,
         generator=drawn.generator,
     )
-    yield "drawn", torch.stack(list(others))
-    if head.softcap is not None or not head.follows_logits or not head.bias_fixed or head.group > 1:
-        return
-    with suppress(IdentilensError):
-        entropic = maximum_entropy_alternative(
-            head.attention, head.projected, visible=head.visible, bias=head.bias
-        )
-        room = (0, head.d_k - entropic.needed_d_k)
-        if room[1] >= 0:
-            queries, keys = pad(entropic.queries / head.scaling, room), pad(entropic.keys, room)
-            group = group_parameters(lens, item, head)
-            vectors = torch.cat([queries.flatten(), keys.flatten()]).cpu()
-            with group.changed(lens, group.solved(vectors)):
-                computed = read_head(lens, item, *head.address).attention
-            yield "parameters", computed[None, drawn.queries]
+    return list(others) if drawn.free else []
 
 
 def determinacy(
     drawn: SampledMap,
     explained: Mapping[str, Weights],
-    kind: str,
-    others: Float[Tensor, "change row key"],
+    others: Sequence[Weights],
 ) -> Iterator[Table]:
-    """Yield the mean rank agreement of each explanation of a row with itself over alternatives of one kind.
+    """Yield the mean rank agreement of each explanation of a row with itself over alternatives.
 
     Rows that the output determines are left out. An explanation without an order, which nothing can confirm, has no
     agreement; an alternative without one agrees by 0.
     """
     again = [explanations(drawn, weights) for weights in others]
-    distance = total_variation(drawn.weights, others).mean(0)[drawn.free].cpu()
+    distance = total_variation(drawn.weights, torch.stack([*others])).mean(0)[drawn.free].cpu()
     for name, scores in explained.items():
         agreed = [agreement(other[name], scores, drawn.seen) for other in again]
         yield {
             **drawn.place,
             "query": [drawn.queries[row] for row in drawn.free],
-            "alternative": kind,
             "explanation": name,
             "total_variation": distance,
             "agreement": torch.stack(agreed).mean(0)[drawn.free].cpu(),

@@ -78,10 +78,10 @@ class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
             tables["needed"].append({"text": part, **token_needs(decision)})
         for drawn in maps:
             explained = explanations(drawn, drawn.weights)
-            alternatives = list(alternatives_of(self.lens, item, drawn, settings.alternatives))
+            others = alternatives_of(drawn, settings.alternatives)
             tables["table"] += row_scores(drawn, explained, settings)
-            for kind, others in alternatives:
-                tables["determinacy"] += determinacy(drawn, explained, kind, others)
+            if others:
+                tables["determinacy"] += determinacy(drawn, explained, others)
         return Output(
             {
                 name: pl.concat(
