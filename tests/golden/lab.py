@@ -46,7 +46,7 @@ SMALL: dict[str, Any] = {
     "d_model": 16, "attention_heads": 2, "feed_forward": 24, "epochs": 2, "batch_size": 8, "learning_rate": 0.01,
     "max_length": 16,
 }  # fmt: skip
-LATER = ("seconds", "block", "initial_std", "logit_scale")
+LATER = ("seconds", "initial_std")
 
 
 @contextmanager

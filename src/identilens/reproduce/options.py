@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from identilens.lab.encoder.settings import SweepSettings, TaskName, TrainingSettings
+from identilens.lab.encoder.settings import SweepSettings, TaskName
 from identilens.lab.reversal.settings import TaskSettings
 from identilens.runs.settings import (
     LIST,
@@ -237,15 +237,17 @@ class Table1Settings(SweepSettings, SharedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReviewSettings(TrainingSettings):
-    """The encoder of the figure, or the settings of its training on IMDB.
+class ReviewSettings(Settings):
+    """The encoder of the figure, and the reviews.
 
     Attributes:
-        model: Folder of a trained encoder. Default: train one on IMDB.
-        seed: Seed of training and of the choice of reviews.
+        model: Folder of an encoder that was trained on IMDB with `identilens lab encoder train --task imdb`.
+        data: Folder with the files of IMDB, or the folder above it.
+        seed: Seed of the choice of reviews.
     """
 
-    model: Annotated[Path | None, NOT_RECORDED, Parameter(alias="-m")] = None
+    model: Annotated[Path, NOT_RECORDED, Parameter(alias="-m")]
+    data: Annotated[Path, NOT_RECORDED] = Path("data")
     seed: NonNegative = 0
 
 

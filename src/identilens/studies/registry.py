@@ -100,12 +100,6 @@ STUDIES: dict[str, Entry] = {
         "identilens.lab.dyck.settings:DyckTrainSettings",
         takes=(),
     ),
-    "lab dyck analyse": Entry(
-        "identilens.lab.dyck.analyse:DyckAnalyseStudy",
-        "Measure saved Dyck models.",
-        "identilens.lab.dyck.settings:DyckAnalyseSettings",
-        takes=(),
-    ),
     "lab dyck construct": Entry(
         "identilens.lab.dyck.construct:DyckConstructStudy",
         "Models with uniform and balanced attention.",
@@ -129,11 +123,6 @@ STUDIES: dict[str, Entry] = {
         "Train encoders over tasks, heads, d_k and seeds.",
         "identilens.lab.encoder.settings:SweepSettings",
         takes=(),
-    ),
-    "lab encoder logit-ranks": Entry(
-        "identilens.lab.encoder.logit_ranks:LogitRankStudy",
-        "Could queries and keys of this size give alternatives.",
-        "identilens.lab.encoder.settings:LogitRankSettings",
     ),
     "lab reversal": Entry(
         "identilens.lab.reversal.study:ReversalStudy",

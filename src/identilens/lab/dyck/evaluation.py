@@ -11,7 +11,7 @@ from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.parsing import next_token_distribution, parse
-from identilens.lab.dyck.settings import DyckLaw, Measuring
+from identilens.lab.dyck.settings import DyckTraining, Measuring
 from identilens.lab.dyck.stacked import Stack
 from identilens.linalg.memory import blocks
 
@@ -62,7 +62,7 @@ def closing_accuracy(
 
 def generalisation(
     models: Sequence[DyckForCausalLM],
-    law: DyckLaw,
+    law: DyckTraining,
     measuring: Measuring,
     device: str | torch.device,
 ) -> tuple[list[Accuracy], list[Accuracy]]:

@@ -8,11 +8,12 @@ import polars as pl
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import normalize, pad
 
 from identilens.charts.kit import lines
 from identilens.charts.views import View
 from identilens.lab.dyck.plain import PlainLayer, run_layers, small_target, without_dead_units
-from identilens.lab.dyck.pruning import Sizes, is_pruning, prune_to, random_transformer
+from identilens.lab.dyck.pruning import Sizes, prune_to, random_transformer
 from identilens.lab.dyck.settings import PruneSettings
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
@@ -21,59 +22,42 @@ from identilens.runs.tables import counted, decimals, integers, table_of
 
 _LONGEST, _SHORTEST = 0.3, 0.01
 """Length of the first and of the last of the steps that are always taken."""
-_SHARED_LAYER = 0
-"""Layer of the random transformer whose pruned weights both targets share (Corollary 3)."""
-
-
-@dataclass(frozen=True)
-class ApproximationError:
-    """Largest ‖·‖₂ of a token's error (Wen et al. 2023, Definitions 5 and 6).
-
-    Attributes:
-        sampled: The largest error on random inputs.
-        maximised: The largest error found by gradient ascent, never below ``sampled``. Both are lower bounds of the
-            largest error over all inputs, the one in Theorem 3: ascent may end in a local maximum.
-    """
-
-    sampled: float
-    maximised: float
 
 
 def approximation_error(
     target: Sequence[PlainLayer],
     pruned: Sequence[PlainLayer],
     *,
-    inputs: int = 2000,
+    inputs: int,
+    starts: int,
+    steps: int,
     length: int = 12,
-    starts: int = 32,
-    steps: int = 200,
-    seed: int = 0,
-) -> ApproximationError:
-    """Return the error of layers against their target on sequences whose tokens have norm at most 1, in float64.
+) -> tuple[float, float]:
+    """Return the largest ‖·‖₂ of a token's error (Wen et al. 2023, Definitions 5, 6): sampled, and maximised.
 
-    The first coordinates of the large layers are those of the target; their other outputs must be zero. Cost: a forward
-    pass of ``inputs`` sequences, and ``steps`` forward and backward passes of ``starts`` sequences.
+    The first is the largest on random sequences whose tokens have norm at most 1, in float64; the second the largest
+    found by gradient ascent, never below. Both are lower bounds of the largest error over all inputs, the one in
+    Theorem 3: ascent may end in a local maximum. The first coordinates of the large layers are those of the target;
+    their other outputs must be zero. Cost: a forward pass of ``inputs`` sequences, and ``steps`` forward and backward
+    passes of ``starts`` sequences.
 
     Args:
         target: The layers that are approximated.
         pruned: The layers that approximate them.
         inputs: Number of random sequences.
-        length: Number of tokens in each; attention is causal, so shorter sequences are included.
         starts: Number of sequences from which gradient ascent starts; half are the worst random sequences.
         steps: Number of steps of the ascent.
-        seed: Seed of the random sequences.
+        length: Number of tokens in each; attention is causal, so shorter sequences are included.
     """
     pruned = [without_dead_units(layer) for layer in pruned]
-    size = target[0].value.shape[0]
-    padding = (0, pruned[0].value.shape[0] - size)
+    size = len(target[0].value)
+    padding = (0, len(pruned[0].value) - size)
 
     def errors(x: Float[Tensor, "batch n m"]) -> Float[Tensor, "batch n"]:
-        expected = torch.nn.functional.pad(run_layers(target, x), padding)
-        return torch.linalg.vector_norm(
-            run_layers(pruned, torch.nn.functional.pad(x, padding)) - expected, dim=-1
-        )
+        expected = pad(run_layers(target, x), padding)
+        return torch.linalg.vector_norm(run_layers(pruned, pad(x, padding)) - expected, dim=-1)
 
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     x = torch.randn(inputs, length, size, dtype=torch.float64, generator=generator)
     x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     # Half of the sequences have tokens of norm 1, the others also shorter tokens.
@@ -84,7 +68,7 @@ def approximation_error(
     worst = -(-starts // 2)
     first = torch.cat([worst_first[:worst], x[: starts - worst]])
     largest = float(sampled.max())
-    return ApproximationError(largest, max(largest, ascend(errors, first, steps)))
+    return largest, max(largest, ascend(errors, first, steps))
 
 
 def ascend(errors: Callable[[Tensor], Tensor], x: Float[Tensor, "start n m"], steps: int) -> float:
@@ -118,7 +102,7 @@ def ascend(errors: Callable[[Tensor], Tensor], x: Float[Tensor, "start n m"], st
 
 def _moved(x: Tensor, gradient: Tensor, size: Tensor | float) -> Float[Tensor, "start n m"]:
     """Return each token moved by ``size`` along its part of the gradient, and projected on the unit ball."""
-    moved = x + size * torch.nn.functional.normalize(gradient, dim=-1, eps=1e-30)
+    moved = x + size * normalize(gradient, dim=-1, eps=1e-30)
     return moved / torch.linalg.vector_norm(moved, dim=-1, keepdim=True).clamp_min(1.0)
 
 
@@ -138,7 +122,7 @@ from its target on {inputs:,} random inputs, over {count:random transformer}; wi
 {width_first}) {sampled_first:.2g}.
 Gradient ascent in the unit ball finds inputs where it is {largest:.2g} away, and {largest_first:.2g}; the largest \
 error over all inputs is at least that.
-In {shared} of {pairs} pairs the prunings for two targets agree on every weight of layer {shared_layer}, while the \
+In {shared} of {pairs} pairs the prunings for two targets agree on every weight of layer 0, while the \
 targets lie at least {apart:.2g} apart: the weights of one layer alone do not tell what a transformer computes.
 """
 _TILES = """\
@@ -156,8 +140,7 @@ class Prunings(Result):
             token over random inputs, ``error`` the largest that gradient ascent found: both are lower bounds of
             the largest over all inputs. ``other_sampled_error`` and ``other_error`` are those of a second target
             pruned from the same random weights; ``shared`` says that both prunings coincide on every weight of
-            ``shared_layer``, ``apart`` how far the two functions lie apart at least (by ascent), ``pruning`` that
-            every weight kept is the random one.
+            layer 0, ``apart`` how far the two functions lie apart at least (by ascent).
 
     Examples:
         >>> import identilens as idl
@@ -174,9 +157,7 @@ class Prunings(Result):
                 "candidates", "seed", "layers", "embedding", "key_size", "width", "weights", "kept"
             ),
             **decimals("sampled_error", "error", "other_sampled_error", "other_error", "apart"),
-            "shared_layer": pl.Int64,
             "shared": pl.Boolean,
-            "pruning": pl.Boolean,
         }
     }
     keys: ClassVar = {"table": ("candidates", "seed")}
@@ -218,8 +199,7 @@ class Prunings(Result):
             **narrowest,
             **ends.row(-1, named=True),
             inputs=settings["inputs"],
-            shared_layer=_SHARED_LAYER,
-            shared=len(self.table.filter("shared", "pruning")),
+            shared=self.table["shared"].sum(),
             pairs=len(self.table),
             apart=self.table["apart"].min(),
         )
@@ -260,35 +240,33 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
 
     def __init__(self, settings: PruneSettings) -> None:
         super().__init__(settings)
-        self.key_size = settings.key_size or settings.size
         self.parts = [
             (candidates, seed)
             for candidates in settings.candidates
             for seed in range(settings.seeds)
         ]
-        sizes = (settings.layers, settings.size, self.key_size, settings.width)
-        self.targets = [small_target(*sizes, seed=seed) for seed in range(2)]
+        sizes = (settings.layers, settings.size, settings.width)
+        self.targets = [small_target(*sizes, seed) for seed in range(2)]
 
     def identity(self) -> Identity:
         """Return the random transformers."""
         name = f"random transformers of {4 * self.settings.layers} layers"
         texts = [f"{candidates} {seed}" for candidates, seed in self.parts]
-        return Identity({"name": name}, texts, {"key_size": self.key_size})
+        return Identity({"name": name}, texts)
 
     def run(self, part: int) -> Output:
         """Return the row of one random transformer."""
         settings, (candidates, seed) = self.settings, self.parts[part]
         sizes = Sizes(candidates, settings.size, settings.width)
         large = random_transformer(sizes, 4 * settings.layers, seed)
-        pruned = [
-            prune_to(target, large, sizes, untouched=_SHARED_LAYER) for target in self.targets
-        ]
+        pruned = [prune_to(target, large, sizes) for target in self.targets]
         functions = [*zip(self.targets, pruned, strict=True), self.targets]
         search = {"inputs": settings.inputs, "starts": settings.starts, "steps": settings.steps}
         error, other, apart = (
             approximation_error(first, second, **search) for first, second in functions
         )
-        first, second = (pruning[_SHARED_LAYER].matrices for pruning in pruned)
+        kept = [weight.count_nonzero() for layer in pruned[0] for weight in layer.matrices]
+        shared = zip(pruned[0][0].matrices, pruned[1][0].matrices, strict=True)
         row = {
             "candidates": candidates,
             "seed": seed,
@@ -296,20 +274,14 @@ class DyckPruneStudy(Study[PruneSettings, Prunings]):
             "embedding": sizes.embedding,
             "key_size": sizes.key_size,
             "width": sizes.projection,
-            "weights": sizes.parameters * len(large),
-            "kept": sum(
-                int(weight.count_nonzero())
-                for layer in pruned[0]
-                for weight in layer.matrices.values()
-            ),
-            "sampled_error": error.sampled,
-            "error": error.maximised,
-            "other_sampled_error": other.sampled,
-            "other_error": other.maximised,
-            "apart": apart.maximised,
-            "shared_layer": _SHARED_LAYER,
-            "shared": all(torch.equal(first[name], second[name]) for name in first),
-            "pruning": all(is_pruning(pruning, large) for pruning in pruned),
+            "weights": sum(weight.numel() for layer in large for weight in layer.matrices),
+            "kept": int(sum(kept)),
+            "sampled_error": error[0],
+            "error": error[1],
+            "other_sampled_error": other[0],
+            "other_error": other[1],
+            "apart": apart[1],
+            "shared": all(torch.equal(first, second) for first, second in shared),
         }
         return Output({"table": table_of(Prunings.schema["table"], [row])})
 

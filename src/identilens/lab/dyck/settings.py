@@ -1,13 +1,11 @@
 """Options of the Dyck laboratory, checked before anything runs. Imports nothing heavy."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
-from cyclopts import Parameter
 
-from identilens.errors import InputError, SettingError
+from identilens.errors import SettingError
 from identilens.runs.settings import (
     LIST,
     NOT_RECORDED,
@@ -20,7 +18,6 @@ from identilens.runs.settings import (
 )
 
 Data = Literal["complete", "prefixes"]
-Loss = Literal["closing", "all"]
 Attention = Literal["learned", "uniform"]
 
 LONG = (400, 500)
@@ -28,53 +25,36 @@ LONG = (400, 500)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DyckLaw(Settings):
-    """The distribution of training sequences (Wen et al. 2023, section 4.1, D.2).
+class DyckTraining(Settings):
+    """One way to train (Wen et al. 2023, section 4, D.1, D.2).
 
     Attributes:
         length: Number of brackets in a training sequence.
         data: Balanced words (complete), or prefixes by Definition 1 (prefixes).
-    """
-
-    length: TwoOrMore = 28
-    data: Data = "complete"
-
-    def check(self) -> None:
-        """Check that there are balanced words of the length."""
-        super().check()
-        if self.data == "complete" and self.length % 2:
-            raise InputError(
-                f"expected an even length for complete words, got {self.length}; use {self.length + 1}"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DyckTraining(DyckLaw):
-    """One way to train (Wen et al. 2023, section 4, D.1).
-
-    Attributes:
         tokens: Number of brackets in the training set.
         epochs: Number of passes over the training set.
         batch_size: Number of sequences in a training step.
         learning_rate: Learning rate of AdamW at the start. It decreases as a cosine, epoch by epoch.
         weight_decay: Weight decay of AdamW. It is decoupled: not an L2 term of the loss.
-        loss: Tokens that count in the cross-entropy: all next tokens (all), or only closing brackets (closing).
         attention: Train queries and keys (learned), or keep them at zero, so that attention is uniform (uniform).
         contrast: Weight λ of the contrastive term (Eq. 22); the paper uses 0.3.
     """
 
+    length: TwoOrMore = 28
+    data: Data = "complete"
     tokens: TwoOrMore = 100_000
     epochs: Positive = 40
     batch_size: Positive = 100
     learning_rate: AboveZero = 3e-3
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    loss: Loss = "closing"
     attention: Attention = "learned"
     contrast: Annotated[float, Ge(0)] = 0.0
 
     def check(self) -> None:
-        """Check that the training set has at least one sequence."""
+        """Check that there are balanced words of the length, and at least one sequence."""
         super().check()
+        if self.data == "complete" and self.length % 2:
+            raise SettingError("length", "even for complete words", self.length)
         if self.tokens < self.length:
             raise SettingError(
                 "tokens", f"of at least {self.length}, the length of a sequence", self.tokens
@@ -183,17 +163,6 @@ class DyckTrainSettings(DyckTraining, Measuring):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DyckAnalyseSettings(DyckLaw, Measuring):
-    """The models, and the distribution of the test sequences.
-
-    Attributes:
-        models: Folders of Dyck models, all with the same configuration.
-    """
-
-    models: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=True), NOT_RECORDED]
-
-
-@dataclass(frozen=True, kw_only=True)
 class ConstructSettings(Settings):
     """The constructions, and their tests.
 
@@ -233,8 +202,7 @@ class PruneSettings(Settings):
 
     Attributes:
         layers: Number of layers of the target, L; the random transformer has 4 L.
-        size: Embedding size of the target, m.
-        key_size: Size of the target's queries and keys, m_a; the embedding size by default.
+        size: Size of the target's embeddings, queries and keys, m.
         width: Width of the target's feed-forward block, w.
         candidates: Numbers of random products for each weight of the target; they set the random transformer's width.
         seeds: Number of random transformers for each number of candidates.
@@ -245,7 +213,6 @@ class PruneSettings(Settings):
 
     layers: Positive = 1
     size: Positive = 4
-    key_size: Positive | None = None
     width: Positive = 8
     candidates: Annotated[tuple[Annotated[int, Ge(1), Le(24)], ...], LIST] = (
         4,

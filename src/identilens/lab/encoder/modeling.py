@@ -32,7 +32,7 @@ class IdentifiableAttention(nn.Module):
         self.config = config
         self.is_causal = False
         heads, d_v = config.num_attention_heads, config.d_v or 0
-        self.scaling = {"d_k": config.d_k, "d_v": d_v, "none": 1}[config.logit_scale] ** -0.5
+        self.scaling = config.d_k**-0.5
         self.q_proj = XavierLinear(config.hidden_size, heads * config.d_k)
         self.k_proj = XavierLinear(config.hidden_size, heads * config.d_k)
         self.v_proj = XavierLinear(config.hidden_size, heads * d_v)
@@ -71,12 +71,11 @@ class IdentifiableEncoderLayer(nn.Module):
     """Attention and feed-forward block, each followed by a residual connection and a norm (Vaswani et al. 2017).
 
     With ``heads="concat"`` and d_k = d_v = d_model / heads it computes the same as `torch.nn.TransformerEncoderLayer`
-    with its defaults. ``block="paper"`` has the residual connections and the ReLU where section 2.2 has them.
+    with its defaults.
     """
 
     def __init__(self, config: IdentifiableEncoderConfig) -> None:
         super().__init__()
-        self.block = config.block
         self.attention = IdentifiableAttention(config)
         self.attention_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.linear1 = nn.Linear(config.hidden_size, config.intermediate_size)
@@ -93,11 +92,7 @@ class IdentifiableEncoderLayer(nn.Module):
     ) -> Float[Tensor, "batch n d_model"]:
         """Return the layer's output at the first ``queries`` positions (default: all)."""
         attended, _ = self.attention(hidden_states, attention_mask, queries, **kwargs)
-        given = hidden_states[:, :queries]
-        middle = self.attention_norm(given + self.dropout(attended))
-        if self.block == "paper":
-            mapped = nn.functional.relu(self.linear2(self.dropout(self.linear1(middle))))
-            return self.output_norm(given + self.dropout(mapped))
+        middle = self.attention_norm(hidden_states[:, :queries] + self.dropout(attended))
         inner = self.dropout(nn.functional.relu(self.linear1(middle)))
         return self.output_norm(middle + self.dropout(self.linear2(inner)))
 

@@ -10,12 +10,12 @@ import polars as pl
 
 from identilens.charts.kit import lines
 from identilens.charts.views import View
+from identilens.lab.encoder.readers import splits_of
 from identilens.lab.encoder.settings import D_K, EncoderSettings, SweepSettings, TrainingSettings
-from identilens.lab.encoder.train.study import TrainStudy
-from identilens.runs.files import Manifest
+from identilens.lab.encoder.training import train_encoder
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
-from identilens.runs.study import Output, Study, run_study, study_function
+from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import decimals, integers, table_of
 
 
@@ -150,7 +150,7 @@ class EncoderSweep(Result):
 class SweepStudy(Study[SweepSettings, EncoderSweep]):
     """Train every combination of tasks, heads, key sizes and seeds, and compare with Table 1 as published.
 
-    Each run has its own folder under ``runs``. An interrupted sweep continues inside the interrupted run.
+    Models are not saved. An interrupted sweep goes on with the interrupted run.
 
     Raises:
         InputError: For a task, file, row or setting that cannot be used.
@@ -180,7 +180,6 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
     name = "lab encoder sweep"
     unit = "runs"
     takes = ()
-    leaves = "a sweep saves its runs"
     settings_type = SweepSettings
     result_type = EncoderSweep
 
@@ -196,27 +195,17 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
 
     def identity(self) -> Identity:
         """Return where the data come from."""
-        return Identity(
-            {"name": ", ".join(self.settings.tasks)}, [str(self.settings.data or "hub")]
-        )
+        return Identity({"name": ", ".join(self.settings.tasks)}, [str(self.settings.data)])
 
     def run(self, part: int) -> Output:
         """Return the row of one run."""
-        one = self.parts[part]
-        name = f"{one.task}-{one.heads}-dk{one.d_k}-seed{one.seed}"
-        folder = (self.folder or Path()) / "runs" / name
-        # The sweep itself has already checked the versions of the libraries.
-        trained = run_study(
-            TrainStudy(one),
-            out=folder,
-            resume=True,
-            allow_version_change=True,
-            progress=lambda done, steps, note: self.tell(f"{name}: {done} of {steps} {note}"),
+        settings = self.parts[part]
+        name = f"{settings.task}, {settings.heads}, d_k = {settings.d_k}, seed {settings.seed}"
+        _, metrics = train_encoder(
+            splits_of(settings), settings, lambda note, _: self.tell(f"{name}, {note}")
         )
-        if not self.settings.keep_models:
-            Manifest(folder).remove("model/")
-        row = {name: trained.metrics.get(name) for name in EncoderSweep.schema["table"]}
-        row["published"] = published_accuracy(one.task, one.heads, one.d_k)
+        row = {name: metrics.get(name) for name in EncoderSweep.schema["table"]}
+        row["published"] = published_accuracy(settings.task, settings.heads, settings.d_k)
         return Output({"table": table_of(EncoderSweep.schema["table"], [row])})
 
 
