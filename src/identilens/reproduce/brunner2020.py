@@ -226,10 +226,7 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
         settings: TunedFigure, out: Path, *, progress: Progress | None, **run: bool
     ) -> Reproduction:
         how = FineTuning(**settings.values_of(FineTuning))
-        overwrite = run.get("overwrite", False)
-        tuned = tuned_model(
-            task, settings.model, settings.data, out, how, progress, overwrite=overwrite
-        )
+        tuned = tuned_model(task, settings.model, settings.data, out, how, progress)
         # The paper looks up tokens of MRPC in both figures.
         lens, texts = load(settings.model), corpus_texts(settings, "mrpc")
         result = token_identifiability(

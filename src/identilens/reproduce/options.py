@@ -191,12 +191,9 @@ class PrefixSettings(WenSettings):
     """The models, and the number of prefixes.
 
     Attributes:
-        trained: Folder `run` of a finished reproduction of Figure 1 (footnote 13) or 7 (Figure 8), whose models are
-            used, however many seeds and epochs they have. Default: train them.
         prefixes: Number of random prefixes of each length.
     """
 
-    trained: Annotated[Path | None, NOT_RECORDED] = None
     prefixes: Positive = 10
 
 

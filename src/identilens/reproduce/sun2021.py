@@ -26,15 +26,7 @@ def sun2021(
     how, tables, weights = FineTuning(**settings.values_of(FineTuning)), [], {}
     for task in settings.tasks:
         given, _ = held_out(task, settings.data, settings.limit)
-        tuned = tuned_model(
-            task,
-            settings.model,
-            settings.data,
-            out,
-            how,
-            progress,
-            overwrite=run.get("overwrite", False),
-        )
+        tuned = tuned_model(task, settings.model, settings.data, out, how, progress)
         for name, model in (("pretrained", settings.model), ("fine-tuned", str(tuned))):
             result = audit(
                 load(model),

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from helpers.brackets import close_symbol, is_valid, open_symbol, read_brackets
-from identilens.errors import InputError
 from identilens.lab.dyck.balance import SecondLayer, measure_balance
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import symbol_ids, symbols
@@ -183,8 +182,6 @@ def test_all_prefixes_are_those_of_the_law():
             share[row] += chance / length
             assert torch.allclose(found.law[row], law)
     assert torch.allclose(share, found.share, atol=1e-15)
-    with pytest.raises(InputError, match="prefixes"):
-        all_prefixes(Dyck(2, 4), 40)
 
 
 def test_predictions_are_the_models():

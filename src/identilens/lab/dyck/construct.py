@@ -221,7 +221,7 @@ class DyckConstructStudy(Study[ConstructSettings, Constructions]):
         balance = measure_balance(language, layer)
         generator = torch.Generator().manual_seed(settings.seed + length)
         tokens = with_start(language.sample_prefixes(settings.count, length, generator))
-        (accuracy,) = closing_accuracy([model], tokens, shortest=max(2, (9 * length) // 10))
+        accuracy = closing_accuracy(model, tokens, shortest=max(2, (9 * length) // 10))
         row = {
             "construction": name,
             "off_balance": size,

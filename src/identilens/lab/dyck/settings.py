@@ -142,7 +142,7 @@ class DyckTrainSettings(DyckTraining, Measuring):
         """Check that there is a seed; check the settings of training and measuring too."""
         super().check()
         if not self.seeds:
-            raise SettingError("seeds", "with at least one number", self.seeds)
+            raise SettingError("seeds", "with at least one value", self.seeds)
 
     def kind(self) -> DyckSetting:
         """Return the one kind of model that the settings describe."""
@@ -191,7 +191,7 @@ class ConstructSettings(Settings):
     seed: NonNegative = 0
 
     def check(self) -> None:
-        """Check that there is a length to test on."""
+        """Check that there is something to do."""
         if not self.lengths:
             raise SettingError("lengths", "with at least one value", self.lengths)
 
@@ -230,6 +230,6 @@ class PruneSettings(Settings):
     steps: Positive = 200
 
     def check(self) -> None:
-        """Check that there are candidates."""
+        """Check that there is something to do."""
         if not self.candidates:
             raise SettingError("candidates", "with at least one value", self.candidates)

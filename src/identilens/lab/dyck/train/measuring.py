@@ -11,7 +11,7 @@ from torch import Tensor
 
 from identilens.lab.dyck.balance import SecondLayer, measure_balance, second_layer
 from identilens.lab.dyck.configuration import DyckConfig
-from identilens.lab.dyck.evaluation import generalisation
+from identilens.lab.dyck.evaluation import closing_accuracy, measured_prefixes
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
 from identilens.lab.dyck.parsing import parse, probe_prefix, write_brackets
@@ -207,12 +207,10 @@ def _changed(index: int, head: int, what: str, seed: int) -> Callable[[Attention
     return handle
 
 
-def measure_models(
-    setting: DyckSetting, trained: Trained, measuring: Measuring, device: str | torch.device
-) -> Tables:
-    """Return the tables of `DyckRuns` for models trained in one setting; accuracies are computed on the device."""
+def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring) -> Tables:
+    """Return the tables of `DyckRuns` for models trained in one setting."""
     config, schema = DyckConfig(**setting.config), DyckRuns.schema
-    accuracies = generalisation(trained.models, setting.training, measuring, device)
+    short, long = measured_prefixes(config.language, setting.training, measuring)
     trained_by = ("data", "learning_rate", "weight_decay", "contrast", "epochs")
     facts = {
         "setting": setting.name,
@@ -227,11 +225,11 @@ def measure_models(
     }
     test = config.language.sample(setting.training, measuring.head_sequences, 3_000_001)
     table, curves, heads = [], [], []
-    members = zip(
-        trained.seeds, trained.models, trained.losses.T.tolist(), *accuracies, strict=True
-    )
-    for seed, model, losses, short, long in members:
+    members = zip(trained.seeds, trained.models, trained.losses.T.tolist(), strict=True)
+    for seed, model, losses in members:
         key = {"setting": setting.name, "seed": seed}
+        usual = closing_accuracy(model, short)
+        later = closing_accuracy(model, long, measuring.lengths[0])
         layer = model_second_layer(model)
         balance = None if layer is None else measure_balance(config.language, layer)
         table.append(
@@ -239,10 +237,10 @@ def measure_models(
                 **facts,
                 "seed": seed,
                 "loss": losses[-1],
-                "argmax": short.argmax,
-                "threshold": short.threshold,
-                "long_argmax": long.argmax,
-                "long_threshold": long.threshold,
+                "argmax": usual.argmax,
+                "threshold": usual.threshold,
+                "long_argmax": later.argmax,
+                "long_threshold": later.threshold,
                 "violation": balance and balance.violation,
                 "largest_violation": balance and balance.largest,
                 "condition": balance and balance.condition,

@@ -93,7 +93,7 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
             for seed, model in zip(trained.seeds, trained.models, strict=True):
                 tokenizer = bracket_tokenizer(model.config.language)
                 write_folder(folder / f"seed{seed:03d}", partial(save_model, model, tokenizer))
-        return Output(measure_models(kind, trained, self.settings, self.settings.device))
+        return Output(measure_models(kind, trained, self.settings))
 
 
 train_dyck = study_function(DyckTrainStudy, "train_dyck")
