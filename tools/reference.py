@@ -143,7 +143,7 @@ TOPICS = {
     "encoder-models": Topic("Models of identifiable encoders", places=("lab.encoder",)),
     "dyck": Topic(
         "Dyck laboratory",
-        studies=("lab dyck train", "lab dyck construct", "lab dyck prune"),
+        studies=("lab dyck train",),
     ),
     "dyck-models": Topic("Dyck languages and models", places=("lab.dyck",)),
     "reversal": Topic("Reversal", studies=("lab reversal",)),

@@ -38,7 +38,7 @@ def dyck_construction():
     return {
         "table": idl.lab.construct_dyck(
             depth=3, lengths=(10, 60), count=4, off_balance=(0.0, 0.1, 1.0)
-        ).table
+        )
     }
 
 

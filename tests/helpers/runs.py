@@ -66,12 +66,6 @@ CASES = {
     "lab dyck train": lambda at, **run: idl.lab.train_dyck(
         DYCK, seeds=[0, 1, 2], at_once=1, **dycks.MEASURING, **run
     ),
-    "lab dyck construct": lambda at, **run: idl.lab.construct_dyck(
-        depth=2, lengths=(10, 20), count=3, off_balance=(0.0, 1.0), **run
-    ),
-    "lab dyck prune": lambda at, **run: idl.lab.prune_dyck(
-        size=2, width=2, candidates=(8, 3), seeds=2, inputs=50, starts=2, steps=20, **run
-    ),
 }
 """A small run of every study by its name; ``at`` holds what it reads."""
 

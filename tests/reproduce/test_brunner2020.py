@@ -117,7 +117,9 @@ def test_a_checkpoint_is_used_again_unless_made_otherwise(changes, trained, tmp_
     first = made(tmp_path)
     assert made(tmp_path) == first
     if not changes:
-        (tmp_path / "data/mrpc/train.tsv.xz").write_bytes(lzma.compress(ROWS.replace(b"Snow", b"Rain")))
+        (tmp_path / "data/mrpc/train.tsv.xz").write_bytes(
+            lzma.compress(ROWS.replace(b"Snow", b"Rain"))
+        )
     assert made(tmp_path, **changes) != first
     assert len(trained) == 2
 

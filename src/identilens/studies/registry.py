@@ -100,18 +100,6 @@ STUDIES: dict[str, Entry] = {
         "identilens.lab.dyck.settings:DyckTrainSettings",
         takes=(),
     ),
-    "lab dyck construct": Entry(
-        "identilens.lab.dyck.construct:DyckConstructStudy",
-        "Models with uniform and balanced attention.",
-        "identilens.lab.dyck.settings:ConstructSettings",
-        takes=(),
-    ),
-    "lab dyck prune": Entry(
-        "identilens.lab.dyck.prune:DyckPruneStudy",
-        "Prune random transformers to a target.",
-        "identilens.lab.dyck.settings:PruneSettings",
-        takes=(),
-    ),
     "lab encoder train": Entry(
         "identilens.lab.encoder.train.study:TrainStudy",
         "Train an identifiable encoder on a task.",

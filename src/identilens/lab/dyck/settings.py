@@ -3,14 +3,13 @@
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
+from annotated_types import Ge
 
 from identilens.errors import SettingError
 from identilens.runs.settings import (
     LIST,
     NOT_RECORDED,
     AboveZero,
-    NonNegative,
     Numbers,
     Positive,
     Settings,
@@ -160,76 +159,3 @@ class DyckTrainSettings(DyckTraining, Measuring):
         layers = "1 layer" if self.layers == 1 else f"{self.layers:,} layers"
         name = f"{self.types} types, depth {self.depth}, {layers}"
         return DyckSetting(name, config, DyckTraining(**self.values_of(DyckTraining)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConstructSettings(Settings):
-    """The constructions, and their tests.
-
-    Attributes:
-        types: Number of bracket types, k; at least 2, since with one there is nothing to balance.
-        depth: Largest number of open brackets, D; at least 2, since with one there is nothing to balance.
-        lengths: Numbers of brackets in the test prefixes.
-        count: Number of prefixes of each length.
-        off_balance: Sizes, in logits, of the perturbations that move the balanced layer's attention off Eq. 11.
-        seed: Seed of embeddings, logits, perturbations and prefixes.
-    """
-
-    types: TwoOrMore = 2
-    depth: TwoOrMore = 4
-    lengths: Annotated[tuple[TwoOrMore, ...], LIST] = (28, 100, 500, 2000)
-    count: Positive = 50
-    off_balance: Annotated[tuple[Annotated[float, Ge(0)], ...], LIST] = (
-        0.0,
-        0.001,
-        0.01,
-        0.03,
-        0.1,
-        0.3,
-        1.0,
-    )
-    seed: NonNegative = 0
-
-    def check(self) -> None:
-        """Check that there is something to do."""
-        if not self.lengths:
-            raise SettingError("lengths", "with at least one value", self.lengths)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PruneSettings(Settings):
-    """Sizes of the target and of the random transformers, and how errors are measured.
-
-    Attributes:
-        layers: Number of layers of the target, L; the random transformer has 4 L.
-        size: Size of the target's embeddings, queries and keys, m.
-        width: Width of the target's feed-forward block, w.
-        candidates: Numbers of random products for each weight of the target; they set the random transformer's width.
-        seeds: Number of random transformers for each number of candidates.
-        inputs: Number of random inputs on which errors are measured.
-        starts: Number of inputs where gradient ascent for larger errors starts; half are the worst random inputs.
-        steps: Number of steps of the ascent.
-    """
-
-    layers: Positive = 1
-    size: Positive = 4
-    width: Positive = 8
-    candidates: Annotated[tuple[Annotated[int, Ge(1), Le(24)], ...], LIST] = (
-        4,
-        6,
-        8,
-        10,
-        12,
-        14,
-        16,
-        18,
-    )
-    seeds: Positive = 3
-    inputs: Positive = 2000
-    starts: Positive = 32
-    steps: Positive = 200
-
-    def check(self) -> None:
-        """Check that there is something to do."""
-        if not self.candidates:
-            raise SettingError("candidates", "with at least one value", self.candidates)
