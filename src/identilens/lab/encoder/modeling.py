@@ -231,33 +231,27 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
 
         A model with ``sentence_pairs`` needs a second sentence; hidden states and weights are those of the first.
         """
-        everything = any(kwargs.get(name) for name in ("output_hidden_states", "output_attentions"))
-        short = not everything and _starts_left(attention_mask)
-        pair_short = _starts_left(pair_attention_mask)
-        states = self.encoder(input_ids, attention_mask, first_token_only=short, **kwargs)
-        first = _first_token(states.last_hidden_state, attention_mask)
+        first, states = self._read(input_ids, attention_mask, kwargs)
         if pair_input_ids is not None:
-            other = self.encoder(
-                pair_input_ids, pair_attention_mask, first_token_only=pair_short, **kwargs
-            )
-            first = torch.cat(
-                [first, _first_token(other.last_hidden_state, pair_attention_mask)], -1
-            )
+            other, _ = self._read(pair_input_ids, pair_attention_mask, kwargs)
+            first = torch.cat([first, other], -1)
         logits = self.classifier(first)
         loss = None
         if labels is not None:
             loss = nn.functional.cross_entropy(logits.float(), labels)
         return SequenceClassifierOutput(loss, logits, states.hidden_states, states.attentions)
 
-
-def _starts_left(attention_mask: Tensor | None) -> bool:
-    return attention_mask is None or (attention_mask.ndim == 2 and bool(attention_mask[:, 0].all()))
-
-
-def _first_token(states: Tensor, attention_mask: Tensor | None) -> Float[Tensor, "batch d_model"]:
-    if attention_mask is None or attention_mask.ndim != 2 or states.shape[1] == 1:
-        return states[:, 0]
-    return states[torch.arange(len(states), device=states.device), attention_mask.int().argmax(-1)]
+    def _read(
+        self, input_ids: Tensor | None, mask: Tensor | None, options: dict[str, Any]
+    ) -> tuple[Float[Tensor, "batch d_model"], BaseModelOutput]:
+        """Return the state of the first token of each text, and all states, on request or with padding on the left."""
+        padded = mask is not None and not bool(mask[:, 0].all())
+        whole = any(options.get(name) for name in ("output_hidden_states", "output_attentions"))
+        output = self.encoder(input_ids, mask, first_token_only=not (padded or whole), **options)
+        states = output.last_hidden_state
+        if mask is None or not padded:
+            return states[:, 0], output
+        return states[torch.arange(len(states)), mask.int().argmax(-1)], output
 
 
 AutoConfig.register("identifiable_encoder", IdentifiableEncoderConfig, exist_ok=True)
