@@ -202,24 +202,18 @@ class Corollary2Settings(Settings):
     """The model, the loss and the minimisation.
 
     Attributes:
-        types: Number of bracket types.
-        depth: Largest number of open brackets.
         lengths: N, the numbers of brackets in the sequences of the loss.
         strengths: Values of λ of the L2 regularisation; each descent starts at the end of the next larger one's.
         hidden: Size of hidden states and of each layer of g.
         seeds: Number of seeds of initial weights for each length.
         iterations: Number of steps of L-BFGS for each λ.
-        norm_constant: C_LN, above 0. With 0 a smaller W_V always lowers the objective, so there is no minimiser.
     """
 
-    types: TwoOrMore = 2
-    depth: TwoOrMore = 2
     lengths: Annotated[tuple[TwoOrMore, ...], LIST] = (8, 12, 16)
     strengths: Annotated[tuple[AboveZero, ...], LIST] = (1e-3, 1e-4, 1e-5, 1e-6)
     hidden: Positive = 16
     seeds: Positive = 4
     iterations: Positive = 600
-    norm_constant: AboveZero = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
