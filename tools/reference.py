@@ -138,12 +138,12 @@ TOPICS = {
     ),
     "encoder": Topic(
         "Identifiable encoders",
-        studies=("lab encoder train", "lab encoder sweep", "lab encoder logit-ranks"),
+        studies=("lab encoder train", "lab encoder sweep"),
     ),
     "encoder-models": Topic("Models of identifiable encoders", places=("lab.encoder",)),
     "dyck": Topic(
         "Dyck laboratory",
-        studies=("lab dyck train", "lab dyck analyse", "lab dyck construct", "lab dyck prune"),
+        studies=("lab dyck train",),
     ),
     "dyck-models": Topic("Dyck languages and models", places=("lab.dyck",)),
     "reversal": Topic("Reversal", studies=("lab reversal",)),

@@ -102,9 +102,7 @@ CASES: dict[str, Case] = {
     ),  # 0.2 s
     "logit_ranks_encoder": Case(
         lambda: {
-            "table": idl.lab.logit_ranks(
-                tiny("bert"), [ids(16), ids(9, 1), ids(30, 2)], count=20
-            ).table
+            "table": idl.lab.logit_ranks(tiny("bert"), [ids(16), ids(9, 1), ids(30, 2)], count=20)
         }
     ),  # 0.2 s
     "faithfulness_encoder": Case(

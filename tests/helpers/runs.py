@@ -42,9 +42,6 @@ CASES = {
     "alternatives": lambda at, **run: idl.alternatives(
         model(), TEXTS[:2], layers=0, heads=0, starts=1, **run
     ),
-    "lab encoder logit-ranks": lambda at, **run: idl.lab.logit_ranks(
-        model(), MANY[:3], count=5, lengths=(0.2, 9.0), **run
-    ),
     "mixing": lambda at, **run: idl.mixing(
         model(), TEXTS[:3], method="exact", rollouts=False, **run
     ),
@@ -69,18 +66,6 @@ CASES = {
     "lab dyck train": lambda at, **run: idl.lab.train_dyck(
         DYCK, seeds=[0, 1, 2], at_once=1, **dycks.MEASURING, **run
     ),
-    "lab dyck analyse": lambda at, **run: idl.lab.analyse_dyck(
-        models=sorted((at / "models").glob("models/*/seed*")),
-        length=dycks.QUICK.length,
-        **dycks.MEASURING,
-        **run,
-    ),
-    "lab dyck construct": lambda at, **run: idl.lab.construct_dyck(
-        depth=2, lengths=(10, 20), count=3, off_balance=(0.0, 1.0), **run
-    ),
-    "lab dyck prune": lambda at, **run: idl.lab.prune_dyck(
-        size=2, width=2, candidates=(8, 3), seeds=2, inputs=50, starts=2, steps=20, **run
-    ),
 }
 """A small run of every study by its name; ``at`` holds what it reads."""
 
@@ -89,5 +74,3 @@ def prepare(name, at):
     """Write what a study reads."""
     if name.startswith("lab encoder"):
         write_trec(at / "trec" / "trec")
-    if name == "lab dyck analyse":
-        idl.lab.train_dyck(DYCK, seeds=[0, 1], **dycks.MEASURING, out=at / "models")

@@ -1,5 +1,8 @@
 """Figures 2, 5 and 6 of Bhardwaj et al. 2021 on small encoders, and what a reproduction writes."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -12,7 +15,7 @@ from identilens.lab.encoder.settings import D_K
 from identilens.lab.encoder.sweep.study import published_accuracies, published_accuracy
 from identilens.lab.encoder.tasks import TASKS
 from identilens.lab.encoder.training import build_tokenizer
-from identilens.reproduce.bhardwaj2021 import figure5
+from identilens.reproduce import bhardwaj2021
 from identilens.reproduce.options import Figure5Settings
 
 WORDS = [f"word{number}" for number in range(300)]
@@ -33,16 +36,20 @@ def lens(heads, d_v, corpus, **sizes):
     return idl.Lens(IdentifiableEncoderModel(config).eval(), tokenizer)
 
 
-def test_logit_ranks_of_reviews():
+def test_logit_ranks_of_reviews(monkeypatch):
     corpus = texts(5, 70)
     model = lens("concat", 32, corpus, d_k=32)
-    found = figure5(model, corpus, Figure5Settings(reviews=2, count=20))
+    monkeypatch.setattr(bhardwaj2021, "load", lambda _: model)
+    monkeypatch.setattr(bhardwaj2021, "reviews", lambda _: corpus)
+    settings = Figure5Settings(model=Path("model"), reviews=2, count=20)
+    found = bhardwaj2021.figure5(settings, Path())
     table = found.tables["logit_ranks"]
     assert table["n_key"].to_list() == [71, 71]
     assert table["lowest_rank"].to_list() == [70, 70]
     assert "0 of 40 have a rank of at most d_k = 32" in found.findings
+    assert list(found.charts) == ["logit_ranks"]
     with pytest.raises(InputError, match="reviews"):
-        figure5(model, corpus, Figure5Settings(reviews=6))
+        bhardwaj2021.figure5(replace(settings, reviews=6), Path())
 
 
 def test_published_table_is_whole():

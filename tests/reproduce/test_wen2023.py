@@ -57,7 +57,7 @@ def test_the_cells_of_table_1():
 @pytest.mark.parametrize("name", ["figure3", "figure7", "c7"])
 def test_a_small_run_leaves_its_page(name, small, tmp_path):
     found = make(name, WenSettings(seeds=2, epochs=1), tmp_path)
-    write_reproduction(f"wen2023-{name}", "Wen et al. 2023", found, tmp_path, ("svg",))
+    write_reproduction(f"wen2023-{name}", "Wen et al. 2023", found, tmp_path)
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "| setting | seeds | argmax |" in page
     assert "97 %" in page

@@ -155,7 +155,7 @@ COMMANDS = {
 SUBCOMMANDS = {
     "lab": "Models that the papers train, build or prune.",
     "lab dyck": "Dyck languages: models that solve the task with attention that does not show how.",
-    "lab encoder": "Identifiable encoders: their training and their logit ranks.",
+    "lab encoder": "Identifiable encoders and their training.",
     "reproduce": "Published tables and figures, repeated.",
 }
 """Commands that have commands of their own, and their help lines."""

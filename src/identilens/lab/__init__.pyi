@@ -1,14 +1,10 @@
-from .dyck.analyse import analyse_dyck as analyse_dyck
-from .dyck.construct import Constructions as Constructions
 from .dyck.construct import construct_dyck as construct_dyck
 from .dyck.language import Dyck as Dyck
 from .dyck.modeling import DyckForCausalLM as DyckForCausalLM
-from .dyck.prune import Prunings as Prunings
 from .dyck.prune import prune_dyck as prune_dyck
 from .dyck.train.result import DyckRuns as DyckRuns
 from .dyck.train.study import train_dyck as train_dyck
 from .encoder.configuration import IdentifiableEncoderConfig as IdentifiableEncoderConfig
-from .encoder.logit_ranks import LogitRanks as LogitRanks
 from .encoder.logit_ranks import logit_ranks as logit_ranks
 from .encoder.modeling import (
     IdentifiableEncoderForSequenceClassification as IdentifiableEncoderForSequenceClassification,

@@ -1,6 +1,6 @@
 """Bhardwaj et al. 2021: Table 1, Figures 2, 5 and 6."""
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +11,14 @@ from identilens.charts.kit import rule, scatter
 from identilens.errors import InputError
 from identilens.lab.encoder.logit_ranks import logit_ranks, rank_by_length
 from identilens.lab.encoder.readers import read_part
-from identilens.lab.encoder.settings import EncoderSettings, HeadsName, TrainingSettings
+from identilens.lab.encoder.settings import HeadsName
 from identilens.lab.encoder.sweep.study import sweep
 from identilens.lab.encoder.tasks import TASKS
-from identilens.lab.encoder.train.study import train
 from identilens.models.lens import Lens
 from identilens.models.loading import load
-from identilens.reproduce.options import (
-    Figure5Settings,
-    RankSettings,
-    ReviewSettings,
-    Table1Settings,
-)
+from identilens.reproduce.options import Figure5Settings, RankSettings, Table1Settings
 from identilens.reproduce.record import Figure, Reproduction
-from identilens.runs.progress import Progress
+from identilens.runs.settings import Settings
 from identilens.runs.tables import markdown_table
 
 LENGTHS = tuple(range(16, 513, 16))
@@ -34,7 +28,7 @@ TOKENS = (66, 128)
 
 
 def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
-    """Train Con and Add encoders for every cell; the runs are saved to ``sweep`` in the folder."""
+    """Train Con and Add encoders for every cell; the run is saved to ``sweep`` in the folder."""
     result = sweep(settings=settings, out=out / "sweep", **run)
     cells = result.table_one()
     named = cells.rename({size: f"d_k = {size}" for size in cells.columns[3:]})
@@ -43,140 +37,130 @@ def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
     return Reproduction(settings.recorded(), tables, findings, result.charts())
 
 
-def encoder_and_reviews(
-    settings: ReviewSettings, heads: HeadsName, out: Path, run: dict[str, Any]
-) -> tuple[Lens, list[str]]:
-    """Return an encoder trained on IMDB, and the reviews of IMDB's test part.
-
-    The encoder is the given one, or is trained now, in ``out/encoder``.
+def encoder_of(model: Path, heads: HeadsName) -> Lens:
+    """Return a trained encoder.
 
     Raises:
-        InputError: If the given model is not an identifiable encoder with these heads.
+        InputError: If the model is not an identifiable encoder with these heads.
     """
-    model = settings.model
-    if model is None:
-        chosen = EncoderSettings(
-            **settings.values_of(TrainingSettings), task="imdb", heads=heads, seed=settings.seed
-        )
-        model = train(settings=chosen, out=out / "encoder", **run).model_path
     lens = load(model)
     if getattr(lens.model.config, "heads", None) != heads:
         raise InputError(
             f"{model} is not an encoder with heads={heads!r}. Train one with identilens lab encoder train --task imdb "
-            f"--heads {heads}, or leave --model out."
+            f"--heads {heads}."
         )
-    examples = read_part(TASKS["imdb"], "test", settings.data)
-    return lens, [text for text in examples.texts if isinstance(text, str)]
+    return lens
 
 
-def encoder_facts(lens: Lens) -> dict[str, Any]:
-    """Return an encoder's sizes and digest, for the record."""
-    sizes = {
-        name: getattr(lens.model.config, name) for name in ("heads", "d_k", "d_v", "hidden_size")
-    }
-    return {"encoder": sizes, "parameters (digest)": lens.digest}
+def reviews(data: Path) -> list[str]:
+    """Return the reviews of IMDB's test part."""
+    return [str(text) for text in read_part(TASKS["imdb"], data, "test").texts]
 
 
-def ranks(number: int, heads: HeadsName, published: str) -> Figure:
-    """Return Figure 2 (Con) or 6 (Add): rank and nullity of T in the first head, on reviews clipped to each length."""
-
-    def make(settings: RankSettings, out: Path, **run: Any) -> Reproduction:
-        lens, texts = encoder_and_reviews(settings, heads, out, run)
-        ranks = rank_by_length(
-            lens,
-            texts,
-            lengths=LENGTHS,
-            per_length=settings.reviews,
-            seed=settings.seed,
-            progress=run["progress"],
-        )
-        rank, nullity, d_v = pl.col("rank"), pl.col("nullity"), int(ranks["d_v"][0])
-        by_length = (
-            ranks.group_by("seq_len")
-            .agg(
-                rank.min().alias("lowest rank"),
-                rank.mean().alias("mean rank"),
-                nullity.mean().alias("mean nullity"),
-                nullity.max().alias("highest nullity"),
-                (nullity == 0).mean().alias("share identifiable"),
-            )
-            .sort("seq_len")
-        )
-        full = ranks.filter(nullity == (pl.col("seq_len") - d_v).clip(0))
-        # Lengths before the first with a null space.
-        reached = by_length.filter((pl.col("highest nullity") == 0).cum_prod().cast(pl.Boolean))
-        reach = f"up to d_s = {reached['seq_len'].max()}" if len(reached) else "at no length"
-        findings = (
-            f"{published} Measured: rank(T) = min(d_s, {d_v}) in {len(full):,} of {len(ranks):,} reviews; nullity 0 "
-            f"in every review {reach}; nullity at most {ranks['nullity'].max()}.\n\n{markdown_table(by_length)}"
-        )
-        named = ranks.rename({"rank": "rank(T)", "nullity": "dim LN(T)"})
-        chart = scatter(
-            named.unpivot(["rank(T)", "dim LN(T)"], index="seq_len"),
-            "seq_len",
-            "value",
-            "variable",
-            labels={"seq_len": "Tokens, d_s", "value": "Dimension", "variable": ""},
-            title="Rank and nullity of T by text length",
-        )
-        charts = {"ranks": rule(chart, y=d_v, label=f"d_v = {d_v}")}
-        tables = {"ranks": ranks, "by_length": by_length}
-        used = {**settings.recorded(), **encoder_facts(lens)}
-        return Reproduction(used, tables, findings, charts)
-
-    return Figure(f"Bhardwaj et al. 2021, Figure {number}", make)
+def used_settings(settings: Settings, lens: Lens) -> dict[str, Any]:
+    """Return the settings with the encoder's sizes and digest, for the record."""
+    names = ("heads", "d_k", "d_v", "hidden_size")
+    sizes = {name: getattr(lens.model.config, name) for name in names}
+    return {**settings.recorded(), "encoder": sizes, "parameters (digest)": lens.digest}
 
 
-def make_figure5(settings: Figure5Settings, out: Path, **run: Any) -> Reproduction:
-    """Return Figure 5 for an encoder that is given, or trained now."""
-    lens, texts = encoder_and_reviews(settings, "concat", out, run)
-    return figure5(lens, texts, settings, run["progress"])
-
-
-def figure5(
-    lens: Lens, texts: Sequence[str], how: Figure5Settings, progress: Progress | None = None
+def ranks(
+    heads: HeadsName, published: str, settings: RankSettings, _: Path, **run: Any
 ) -> Reproduction:
+    """Return rank and nullity of T in the first head, on reviews clipped to each length (Figure 2, Con; 6, Add)."""
+    lens = encoder_of(settings.model, heads)
+    ranks = rank_by_length(
+        lens,
+        reviews(settings.data),
+        lengths=LENGTHS,
+        per_length=settings.reviews,
+        seed=settings.seed,
+    )
+    rank, nullity, d_v = pl.col("rank"), pl.col("nullity"), int(ranks["d_v"][0])
+    by_length = (
+        ranks.group_by("seq_len")
+        .agg(
+            rank.min().alias("lowest rank"),
+            rank.mean().alias("mean rank"),
+            nullity.mean().alias("mean nullity"),
+            nullity.max().alias("highest nullity"),
+            (nullity == 0).mean().alias("share identifiable"),
+        )
+        .sort("seq_len")
+    )
+    full = ranks.filter(nullity == (pl.col("seq_len") - d_v).clip(0))
+    # Lengths before the first with a null space.
+    reached = by_length.filter((pl.col("highest nullity") == 0).cum_prod().cast(pl.Boolean))
+    reach = f"up to d_s = {reached['seq_len'].max()}" if len(reached) else "at no length"
+    findings = (
+        f"{published} Measured: rank(T) = min(d_s, {d_v}) in {len(full):,} of {len(ranks):,} reviews; nullity 0 "
+        f"in every review {reach}; nullity at most {ranks['nullity'].max()}.\n\n{markdown_table(by_length)}"
+    )
+    named = ranks.rename({"rank": "rank(T)", "nullity": "dim LN(T)"})
+    chart = scatter(
+        named.unpivot(["rank(T)", "dim LN(T)"], index="seq_len"),
+        "seq_len",
+        "value",
+        "variable",
+        labels={"seq_len": "Tokens, d_s", "value": "Dimension", "variable": ""},
+        title="Rank and nullity of T by text length",
+    )
+    charts = {"ranks": rule(chart, y=d_v, label=f"d_v = {d_v}")}
+    tables = {"ranks": ranks, "by_length": by_length}
+    return Reproduction(used_settings(settings, lens), tables, findings, charts)
+
+
+def figure5(settings: Figure5Settings, _: Path, **run: Any) -> Reproduction:
     """Return Figure 5 for a trained Con encoder: its first head on random reviews of 66 to 128 tokens.
 
     Raises:
         InputError: If there are too few such reviews.
     """
-    encoded = lens.tokenizer(list(texts))["input_ids"]
+    lens = encoder_of(settings.model, "concat")
+    encoded = lens.tokenizer(reviews(settings.data))["input_ids"]
     ids = [tokens for tokens in encoded if TOKENS[0] <= len(tokens) <= TOKENS[1]]
-    if len(ids) < how.reviews:
+    if len(ids) < settings.reviews:
         raise InputError(
-            f"{len(ids)} reviews have {TOKENS[0]} to {TOKENS[1]} tokens; {how.reviews} are needed."
+            f"{len(ids)} reviews have {TOKENS[0]} to {TOKENS[1]} tokens; {settings.reviews} are needed."
         )
-    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(how.seed))
+    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(settings.seed))
     config = lens.model.config
-    result = logit_ranks(
+    table = logit_ranks(
         lens,
-        [ids[index] for index in order[: how.reviews].tolist()],
-        layers=0,
-        heads=0,
-        count=how.count,
-        seed=how.seed,
-        progress=progress,
-        lengths=tuple(length / config.d_v for length in TOKENS),
+        [ids[index] for index in order[: settings.reviews].tolist()],
+        layers=[0],
+        heads=[0],
+        count=settings.count,
+        lengths=(TOKENS[0] / config.d_v, TOKENS[1] / config.d_v),
+        seed=settings.seed,
     )
-    table = result.table
     lacking = table.select((pl.col("n_key") - pl.col("lowest_rank")).max()).item()
     within = round(table.select(pl.col("realisable_share").dot("alternatives")).item())
     findings = (
         "Published: with d_k = 64 all logit matrices of the alternatives are of full row rank, none of rank ≤ d_k. "
-        f"Measured: {len(table)} reviews, {how.count:,} alternatives each, with ranks from n − {lacking} to n − 1 in "
-        f"texts of n tokens; {within:,} of {len(table) * how.count:,} have a rank of at most d_k = {config.d_k}. One "
-        "constant per row is free in the logits, so n − 1 is the largest possible least rank."
+        f"Measured: {len(table)} reviews, {settings.count:,} alternatives each, with ranks from n − {lacking} to n − 1 "
+        f"in texts of n tokens; {within:,} of {len(table) * settings.count:,} have a rank of at most d_k = "
+        f"{config.d_k}. One constant per row is free in the logits, so n − 1 is the largest possible least rank."
     )
-    used = {**how.recorded(), **encoder_facts(lens)}
-    charts = {"logit_ranks": result.charts()["logit_rank_by_length"]}
-    return Reproduction(used, {"logit_ranks": table}, findings, charts)
+    chart = scatter(
+        table,
+        "n_key",
+        "mean_rank",
+        span=("lowest_rank", "highest_rank"),
+        labels={"n_key": "Keys (tokens)", "mean_rank": "Least logit rank of alternatives"},
+        title="Least logit rank of alternatives by length",
+    )
+    charts = {"logit_ranks": rule(chart, y=config.d_k, label=f"d_k = {config.d_k}")}
+    return Reproduction(used_settings(settings, lens), {"logit_ranks": table}, findings, charts)
 
 
 LINEAR = "Published: rank(T) = min(d_s, 64), so that the nullity grows linearly beyond d_s = 64."
+REACH = "Published: nullity 0 up to about d_s = 380."
 FIGURES = {
     "bhardwaj2021-table1": Figure("Bhardwaj et al. 2021, Table 1", table1, "runs"),
-    "bhardwaj2021-figure2": ranks(2, "concat", LINEAR),
-    "bhardwaj2021-figure5": Figure("Bhardwaj et al. 2021, Figure 5", make_figure5, "reviews"),
-    "bhardwaj2021-figure6": ranks(6, "add", "Published: nullity 0 up to about d_s = 380."),
+    "bhardwaj2021-figure2": Figure(
+        "Bhardwaj et al. 2021, Figure 2", partial(ranks, "concat", LINEAR)
+    ),
+    "bhardwaj2021-figure5": Figure("Bhardwaj et al. 2021, Figure 5", figure5),
+    "bhardwaj2021-figure6": Figure("Bhardwaj et al. 2021, Figure 6", partial(ranks, "add", REACH)),
 }

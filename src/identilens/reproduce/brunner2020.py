@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import polars as pl
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from identilens.charts.cells import token_map
 from identilens.charts.labels import said
@@ -121,39 +123,33 @@ def figure6(settings: HeadFigure, out: Path, **run: Any) -> Reproduction:
         out=out / "run",
         **run,
     )
-    names, maps, rows = result.tokens[0]["encoder"], {}, []
+    names = result.tokens[0]["encoder"]
     outer = [index == 0 or name in ("[SEP]", "</s>") for index, name in enumerate(names)]
     structural = torch.tensor(outer).expand(len(names), -1)
     index = torch.arange(len(names))
     near = ((index[:, None] - index).abs() <= 1) & ~structural
     places = {"structural": structural, "near": near, "elsewhere": ~(structural | near)}
-    for head in result.table["head"]:
-        raw, effective = (
-            result.matrices[str(MatrixKey(0, settings.layer, head, "encoder", name))]
-            for name in ("raw", "effective")
-        )
-        maps[head] = {"raw": raw, "effective": effective, "null": raw - effective}
-        for attention, weights in maps[head].items():
-            size = weights.double().abs()
-            shares = {
-                place: float(size[cells].sum() / size.sum()) for place, cells in places.items()
-            }
-            rows.append({"head": head, "attention": attention, **shares})
+
+    def matrix(head: int, name: str) -> Float[Tensor, "query key"]:
+        return result.matrices[str(MatrixKey(0, settings.layer, head, "encoder", name))]
+
+    head = max(result.table["head"], key=lambda one: float(matrix(one, "raw")[structural].sum()))
+    raw, effective = matrix(head, "raw"), matrix(head, "effective")
+    maps, rows = {"raw": raw, "effective": effective, "null": raw - effective}, []
+    for attention, weights in maps.items():
+        size = weights.double().abs()
+        shares = {place: float(size[cells].sum() / size.sum()) for place, cells in places.items()}
+        rows.append({"attention": attention, "published": MAPS[attention], **shares})
     shares = pl.DataFrame(rows)
-    head = int(shares.filter(attention="raw").sort("structural", descending=True)["head"][0])
-    published = pl.col("attention").replace_strict(MAPS)
     comparison = compared(
-        shares.filter(head=head).with_columns(published=published),
+        shares,
         "6",
-        "{attention} attention of head {head}: structural, within 1 token, elsewhere",
+        f"{{attention}} attention of head {head}: structural, within 1 token, elsewhere",
         "{published}",
         "{structural:.1%}, {near:.1%}, {elsewhere:.1%}",
     )
-    charts = {
-        "maps": token_map(
-            maps[head], names, names, f"Layer {settings.layer}, head {head}", side=420
-        )
-    }
+    title = f"Layer {settings.layer}, head {head}"
+    charts = {"maps": token_map(maps, names, names, title, side=420)}
     used = {**record(settings, lens, "the paper's passage"), "head": head}
     return reproduction(comparison, result, used, {"places": shares}, charts)
 
@@ -226,10 +222,7 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
         settings: TunedFigure, out: Path, *, progress: Progress | None, **run: bool
     ) -> Reproduction:
         how = FineTuning(**settings.values_of(FineTuning))
-        overwrite = run.get("overwrite", False)
-        tuned = tuned_model(
-            task, settings.model, settings.data, out, how, progress, overwrite=overwrite
-        )
+        tuned = tuned_model(task, settings.model, settings.data, out, how, progress)
         # The paper looks up tokens of MRPC in both figures.
         lens, texts = load(settings.model), corpus_texts(settings, "mrpc")
         result = token_identifiability(

@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import json
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -11,15 +10,13 @@ from typing import Any, Literal
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from identilens.errors import InputError, OutputFolderError
 from identilens.models.bundled import resolved
 from identilens.models.loading import load
 from identilens.models.saving import save_model
 from identilens.reproduce.options import CorpusSettings, FineTuning, Task
-from identilens.runs.files import write_folder, write_json
+from identilens.runs.files import write_folder
 from identilens.runs.lines import read_lines
 from identilens.runs.progress import Progress
-from identilens.runs.provenance import changed
 from identilens.runs.texts import read_texts
 
 Corpus = Literal["mrpc", "cola", "mnli", "ewt", "wiki"]
@@ -42,9 +39,6 @@ HELD_OUT: dict[Task, str] = {"mrpc": "dev.tsv.xz", "cola": "dev.tsv", "sst": "de
 
 TRAINING = "train.tsv.xz"
 """File of every task's training part."""
-
-RECORD = "tuning.json"
-"""File beside a checkpoint that says how it was made; it is written last, so that a checkpoint with it is complete."""
 
 
 def corpus_texts(
@@ -118,27 +112,6 @@ def fine_tune(
     write_folder(folder, partial(save_model, tuned, tokenizer))
 
 
-def tuning_record(task: Task, model: str | Path, data: Path, how: FineTuning) -> dict[str, Any]:
-    """Return the facts that decide a fine-tuned checkpoint: task, settings, base model and training part.
-
-    Raises:
-        InputError: If the training part cannot be read.
-    """
-    file = data / task / TRAINING
-    try:
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
-    except OSError as error:
-        raise InputError(
-            f"{file} cannot be read: {error.strerror}. Name the folder of the data sets by --data."
-        ) from error
-    return {
-        "task": task,
-        **how.recorded(),
-        "model digest": load(model).digest,
-        "training part sha256": digest,
-    }
-
-
 def tuned_model(
     task: Task,
     model: str,
@@ -146,27 +119,15 @@ def tuned_model(
     out: Path,
     how: FineTuning,
     progress: Progress | None,
-    *,
-    overwrite: bool = False,
 ) -> Path:
-    """Return the folder of a checkpoint fine-tuned on a task's training part; one of the same record is used again.
+    """Return the folder of a checkpoint fine-tuned on a task's training part.
 
-    Raises:
-        OutputFolderError: If the folder contains anything else, and ``overwrite`` is not set.
+    Its name has a digest of the task, the settings, the base model and the training part: a checkpoint that is there
+    is used again.
     """
-    folder, record = out / f"tuned-{task}", tuning_record(task, model, data, how)
-    try:
-        stored = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        stored = None
-    if stored == record:
-        return folder
-    if not overwrite and folder.exists() and any(folder.iterdir()):
-        raise OutputFolderError(
-            f"{folder} contains no complete checkpoint that was fine-tuned in this way: "
-            f"{'; '.join(changed(stored or {}, record))}. Remove it, use --overwrite, or choose another --out."
-        )
-    (folder / RECORD).unlink(missing_ok=True)
-    fine_tune(task, model, data / task / TRAINING, folder, how, progress)
-    write_json(folder / RECORD, record)
+    file = data / task / TRAINING
+    record = repr((task, how.recorded(), load(model).digest, labelled(task, file)))
+    folder = out / f"tuned-{task}-{hashlib.sha256(record.encode()).hexdigest()[:12]}"
+    if not folder.exists():
+        fine_tune(task, model, file, folder, how, progress)
     return folder

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from identilens.lab.encoder.settings import SweepSettings, TaskName, TrainingSettings
+from identilens.lab.encoder.settings import SweepSettings, TaskName
 from identilens.lab.reversal.settings import TaskSettings
 from identilens.runs.settings import (
     LIST,
@@ -191,12 +191,9 @@ class PrefixSettings(WenSettings):
     """The models, and the number of prefixes.
 
     Attributes:
-        trained: Folder `run` of a finished reproduction of Figure 1 (footnote 13) or 7 (Figure 8), whose models are
-            used, however many seeds and epochs they have. Default: train them.
         prefixes: Number of random prefixes of each length.
     """
 
-    trained: Annotated[Path | None, NOT_RECORDED] = None
     prefixes: Positive = 10
 
 
@@ -205,24 +202,18 @@ class Corollary2Settings(Settings):
     """The model, the loss and the minimisation.
 
     Attributes:
-        types: Number of bracket types.
-        depth: Largest number of open brackets.
         lengths: N, the numbers of brackets in the sequences of the loss.
         strengths: Values of λ of the L2 regularisation; each descent starts at the end of the next larger one's.
         hidden: Size of hidden states and of each layer of g.
         seeds: Number of seeds of initial weights for each length.
         iterations: Number of steps of L-BFGS for each λ.
-        norm_constant: C_LN, above 0. With 0 a smaller W_V always lowers the objective, so there is no minimiser.
     """
 
-    types: TwoOrMore = 2
-    depth: TwoOrMore = 2
     lengths: Annotated[tuple[TwoOrMore, ...], LIST] = (8, 12, 16)
     strengths: Annotated[tuple[AboveZero, ...], LIST] = (1e-3, 1e-4, 1e-5, 1e-6)
     hidden: Positive = 16
     seeds: Positive = 4
     iterations: Positive = 600
-    norm_constant: AboveZero = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,15 +228,17 @@ class Table1Settings(SweepSettings, SharedSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReviewSettings(TrainingSettings):
-    """The encoder of the figure, or the settings of its training on IMDB.
+class ReviewSettings(Settings):
+    """The encoder of the figure, and the reviews.
 
     Attributes:
-        model: Folder of a trained encoder. Default: train one on IMDB.
-        seed: Seed of training and of the choice of reviews.
+        model: Folder of an encoder that was trained on IMDB with `identilens lab encoder train --task imdb`.
+        data: Folder with the files of IMDB, or the folder above it.
+        seed: Seed of the choice of reviews.
     """
 
-    model: Annotated[Path | None, NOT_RECORDED, Parameter(alias="-m")] = None
+    model: Annotated[Path, NOT_RECORDED, Parameter(alias="-m")]
+    data: Annotated[Path, NOT_RECORDED] = Path("data")
     seed: NonNegative = 0
 
 

@@ -1,14 +1,14 @@
 """A reproduction: how it is made, and its files: tables, charts, and a page with the findings."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import Charts
-from identilens.charts.save import check_formats, save_charts
-from identilens.runs.files import write_atomically, write_json, write_table, write_text
+from identilens.charts.save import save_charts
+from identilens.runs.files import write_atomically, write_json, write_text
 from identilens.runs.provenance import Identity, command_line, provenance
 from identilens.runs.result import Result
 from identilens.runs.tables import Tables, markdown_text
@@ -58,32 +58,26 @@ def write_reproduction(
     name: str,
     source: str,
     result: Reproduction,
-    out: str | Path,
-    formats: Sequence[str] = ("png", "svg"),
-) -> list[Path]:
-    """Write a reproduction into a folder and return the paths.
+    folder: Path,
+) -> None:
+    """Write a reproduction into a folder.
 
-    Tables are written as Parquet and CSV, charts in each format, settings, command and findings to ``README.md``, and
-    the provenance to ``provenance.json``. Files of the same names are replaced; other files are not changed.
+    Tables are written as CSV, charts as PNG and SVG, settings, command and findings to ``README.md``, and the
+    provenance to ``provenance.json``. Files of the same names are replaced; other files are not changed.
 
     Args:
         name: Name on the command line, such as ``wen2023-figure1``.
         source: Paper and number, such as "Wen et al. 2023, Figure 1".
         result: The reproduction.
-        out: Folder to write to.
-        formats: Formats of the charts.
+        folder: Folder to write to.
 
     Raises:
-        InputError: For a format that is not supported; then nothing is written.
         OutputFolderError: If the folder cannot be written.
     """
-    folder, endings, paths = Path(out), check_formats(formats), []
     for table, frame in result.tables.items():
-        paths += [folder / f"{table}.parquet", folder / f"{table}.csv"]
-        write_table(paths[-2], frame)
-        write_atomically(paths[-1], frame.write_csv)
-    drawn = save_charts(result.charts, folder, endings)
-    images = [path for path in drawn if path.suffix == f".{endings[0]}"]
+        write_atomically(folder / f"{table}.csv", frame.write_csv)
+    drawn = save_charts(result.charts, folder, ("png", "svg"))
+    images = [path for path in drawn if path.suffix == ".png"]
     used = [f"- {name}: {markdown_text(value)}" for name, value in result.settings.items()]
     parts = [
         f"# {source}",
@@ -97,4 +91,3 @@ def write_reproduction(
     write_text(folder / "README.md", "\n\n".join(part for part in parts if part) + "\n")
     record = provenance(name, Identity({"name": source}, []), result.settings)
     write_json(folder / "provenance.json", {**record, "finished": True})
-    return [*paths, *drawn, folder / "README.md", folder / "provenance.json"]

@@ -1,37 +1,34 @@
 """structure2025: Figures 1 and 2, attention of models that reverse a sequence of 20 tokens."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from identilens.charts.kit import Charts
 from identilens.lab.reversal.result import Reversal
 from identilens.lab.reversal.settings import RATES, ReversalSettings, TaskSettings
 from identilens.lab.reversal.study import train_reversal
 from identilens.lab.reversal.task import DRAFT_THRESHOLD, antidiagonal_match, best_range
-from identilens.lab.reversal.views import attention, structures, thresholds
 from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.tables import Tables, decimals, markdown_table, table_of
 from identilens.studies.perturbation_views import by_perturbation, norm_correlations
 
-Parts = tuple[Tables, str, Charts]
-"""Tables, findings and charts of a figure."""
-Report = Callable[[list[Reversal], pl.DataFrame], Parts]
+Report = Callable[[list[Reversal], pl.DataFrame], tuple[Tables, str]]
+"""Returns tables and findings of a figure."""
 DRAFT = {"model": "draft: LSTM", "epochs": 150, "test_accuracy": 0.99}
 """Accuracy in the draft, section V."""
 ACCURACIES = {
     "model": pl.String,
     "epochs": pl.Int64,
-    **decimals(
-        "validation_accuracy", "test_accuracy", "whole_sequences", "written_alone", "seconds"
-    ),
+    **decimals("validation_accuracy", "test_accuracy", "whole_sequences", "written_alone"),
 }
 
 
-def reproduction(report: Report, settings: TaskSettings, out: Path, **run: Any) -> Reproduction:
+def reproduction(
+    report: Report, drawn: Sequence[str], settings: TaskSettings, out: Path, **run: Any
+) -> Reproduction:
     """Train the draft's LSTM encoder–decoder and a small transformer on the same sequences, and report on both.
 
     The runs are in ``out/lstm`` and ``out/transformer``, and are not repeated with ``resume``.
@@ -47,23 +44,24 @@ def reproduction(report: Report, settings: TaskSettings, out: Path, **run: Any) 
     names = {"accuracy": "test_accuracy", "whole": "whole_sequences", "written": "written_alone"}
     draft = table_of(ACCURACIES, [dict.fromkeys(ACCURACIES) | DRAFT])
     accuracy = pl.concat([draft, *(result.table.rename(names) for result in runs)])
-    tables, findings, charts = report(runs, accuracy)
-    used = settings.recorded()
+    tables, findings = report(runs, accuracy)
+    used, charts = settings.recorded(), {}
     for result in runs:
         rate = result.provenance["settings"]["learning_rate"]
         used[f"learning_rate of the {result.model}"] = rate
+        every = result.charts()
+        charts |= {f"{name}_{result.model}": every[name] for name in drawn}
     return Reproduction(used, {"accuracy": accuracy, **tables}, findings, charts)
 
 
-def attention_of_an_input(runs: list[Reversal], accuracy: pl.DataFrame) -> Parts:
+def attention_of_an_input(runs: list[Reversal], accuracy: pl.DataFrame) -> tuple[Tables, str]:
     """Return the cross attention of both models on the first test input, beside the antidiagonal."""
-    matches, maps = [], {}
+    matches = []
     for result in runs:
         shared = pl.lit(result.model).alias("model")
         rows = pl.DataFrame([antidiagonal_match(weights[0]) for weights in result.weights])
         match = pl.concat([result.heads, rows], how="horizontal")
         matches.append(match.select(shared, "head", "mass", "score", "shift", "nullity"))
-        maps |= result.maps_of(0)
     match = pl.concat(matches)
     findings = (
         "Accuracy on the test set (tokens, given the right previous tokens), and the draft's:\n\n"
@@ -71,10 +69,10 @@ def attention_of_an_input(runs: list[Reversal], accuracy: pl.DataFrame) -> Parts
         "of a row on it; score: cosine; shift: offset of the antidiagonal with most mass; nullity: n − rank(T), mean "
         f"over inputs):\n\n{markdown_table(match)}\n"
     )
-    return {"match": match}, findings, {"attention": attention(maps, runs[0].source[0].tolist())}
+    return {"match": match}, findings
 
 
-def structure_by_threshold(runs: list[Reversal], accuracy: pl.DataFrame) -> Parts:
+def structure_by_threshold(runs: list[Reversal], accuracy: pl.DataFrame) -> tuple[Tables, str]:
     """Return W of both models at every threshold l, and the effect of perturbed attention on the transformer."""
     sweep = pl.concat(
         [result.sweep.select(pl.lit(result.model).alias("model"), pl.all()) for result in runs]
@@ -91,12 +89,7 @@ def structure_by_threshold(runs: list[Reversal], accuracy: pl.DataFrame) -> Part
         f"change of the final hidden state, and this change by kind of perturbation and Frobenius norm.\n\n"
         f"{markdown_table(norms)}\n\n{markdown_table(kinds, 4)}\n"
     )
-    means = {name: mean for result in runs for name, mean in result.best_mean().items()}
-    charts = {
-        "structures": structures(means),
-        "thresholds": thresholds(pl.concat([result.best_sweep() for result in runs])),
-    }
-    return {"best": best, "sweep": sweep, "norms": norms, "perturbations": kinds}, findings, charts
+    return {"best": best, "sweep": sweep, "norms": norms, "perturbations": kinds}, findings
 
 
 def best_table(result: Reversal) -> pl.DataFrame:
@@ -106,9 +99,7 @@ def best_table(result: Reversal) -> pl.DataFrame:
         "head", "weights", "scale", maintain_order=True
     ):
         score, first, last = best_range(sweep)
-        draft = sweep.filter((pl.col("threshold") - DRAFT_THRESHOLD).abs() < 1e-9).row(
-            0, named=True
-        )
+        draft = sweep.filter(threshold=DRAFT_THRESHOLD).row(0, named=True)
         rows.append(
             {
                 "model": result.model,
@@ -130,12 +121,12 @@ def best_table(result: Reversal) -> pl.DataFrame:
 FIGURES = {
     "structure2025-figure1": Figure(
         "structure2025, Figure 1",
-        partial(reproduction, attention_of_an_input),
+        partial(reproduction, attention_of_an_input, ["attention"]),
         "models",
     ),
     "structure2025-figure2": Figure(
         "structure2025, Figure 2",
-        partial(reproduction, structure_by_threshold),
+        partial(reproduction, structure_by_threshold, ["structures", "thresholds"]),
         "models",
     ),
 }

@@ -23,18 +23,10 @@ def sun2021(
     settings: TuningTasks, out: Path, *, progress: Progress | None = None, **run: bool
 ) -> Reproduction:
     """Raw and effective attention by token type, before and after fine-tuning on SST, MRPC and CoLA."""
-    how, tables, weights = FineTuning(**settings.values_of(FineTuning)), [], {}
+    how, tables = FineTuning(**settings.values_of(FineTuning)), []
     for task in settings.tasks:
         given, _ = held_out(task, settings.data, settings.limit)
-        tuned = tuned_model(
-            task,
-            settings.model,
-            settings.data,
-            out,
-            how,
-            progress,
-            overwrite=run.get("overwrite", False),
-        )
+        tuned = tuned_model(task, settings.model, settings.data, out, how, progress)
         for name, model in (("pretrained", settings.model), ("fine-tuned", str(tuned))):
             result = audit(
                 load(model),
@@ -45,7 +37,6 @@ def sun2021(
                 progress=progress,
                 **run,
             )
-            weights[f"parameters, {task}, {name} (digest)"] = result.provenance["model"]["digest"]
             tables.append(by_type(result).with_columns(task=pl.lit(task), checkpoint=pl.lit(name)))
     table = pl.concat(tables).select("task", "checkpoint", "key_type", "raw", "effective")
     outer = table.filter(pl.col("key_type").is_in(["[CLS]", "[SEP]"]))
@@ -70,8 +61,7 @@ def sun2021(
         title="Attention by token type, fine-tuned",
     )
     charts = {"token_types": choose(chart, "task", "Task", list(settings.tasks))}
-    used = {**settings.recorded(), **weights}
-    return Reproduction(used, {"token_types": table}, findings, charts)
+    return Reproduction(settings.recorded(), {"token_types": table}, findings, charts)
 
 
 def by_type(result: Audit) -> pl.DataFrame:

@@ -1,8 +1,7 @@
 """Wen et al. 2023: attention of trained Dyck models by seed, their balance, and what it is used for."""
 
-import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from math import isnan
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 import polars as pl
 import torch
 
-from identilens.errors import InputError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.evaluation import closing_accuracy
 from identilens.lab.dyck.language import with_start
@@ -57,24 +55,21 @@ def figure(
     def make(
         how: WenSettings, out: Path, *, progress: Progress | None = None, **run: Any
     ) -> Reproduction:
-        if isinstance(how, PrefixSettings) and how.trained is not None:
-            result = trained_run(how.trained, settings)
-        else:
-            chosen = settings
-            if how.epochs is not None:
-                chosen = [
-                    replace(setting, training=replace(setting.training, epochs=how.epochs))
-                    for setting in settings
-                ]
-            result = train_dyck(
-                chosen,
-                seeds=range(how.seeds),
-                at_once=how.at_once,
-                device=how.device,
-                out=out / "run",
-                progress=progress,
-                **run,
-            )
+        chosen = settings
+        if how.epochs is not None:
+            chosen = [
+                replace(setting, training=replace(setting.training, epochs=how.epochs))
+                for setting in settings
+            ]
+        result = train_dyck(
+            chosen,
+            seeds=range(how.seeds),
+            at_once=how.at_once,
+            device=how.device,
+            out=out / "run",
+            progress=progress,
+            **run,
+        )
         findings, tables = report(result, settings, how)
         tables = {
             "runs": result.table,
@@ -84,38 +79,11 @@ def figure(
             "misleading": result.misleading(),
             **tables,
         }
+        used = {"seeds": how.seeds, **{kind.name: asdict(kind) for kind in chosen}}
         drawn = chosen_charts(result, *charts)
-        return Reproduction(
-            used_settings(result, settings), tables, f"{accuracy(result)}\n\n{findings}", drawn
-        )
+        return Reproduction(used, tables, f"{accuracy(result)}\n\n{findings}", drawn)
 
     return Figure(f"Wen et al. 2023, {source}", make, "seeds")
-
-
-def trained_run(folder: Path, settings: Sequence[DyckSetting]) -> DyckRuns:
-    """Return the finished run of a folder, which has trained models of these settings.
-
-    Raises:
-        InputError: If it has none of a setting's name, or made them with another configuration.
-        OutputFolderError: If the folder contains no finished run.
-    """
-    result = DyckRuns.load(folder)
-    records = training_records(result)
-    for setting in settings:
-        if records.get(setting.name, {}).get("config") != setting.config:
-            raise InputError(
-                f"{folder} has no models of the setting {setting.name!r} with the configuration {setting.config}; it "
-                f"has {', '.join(records)}."
-            )
-    return result
-
-
-def training_records(result: DyckRuns) -> dict[str, dict[str, Any]]:
-    """Return configuration, and settings of training, of each setting of a run, by its name."""
-    return {
-        record["name"]: record
-        for record in map(json.loads, result.provenance["settings"]["settings"])
-    }
 
 
 def models_of(result: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
@@ -126,13 +94,6 @@ def models_of(result: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
         for seed in result.table.filter(setting=setting.name)["seed"].sort()
     ]
     return [DyckForCausalLM.from_pretrained(place).eval() for place in places]
-
-
-def used_settings(result: DyckRuns, settings: Sequence[DyckSetting]) -> dict[str, Any]:
-    """Return the configurations and the training of some settings, from the record of their run."""
-    records, names = training_records(result), [setting.name for setting in settings]
-    measured = result.table.filter(pl.col("setting").is_in(names))
-    return {"seeds": measured["seed"].n_unique(), **{name: records[name] for name in names}}
 
 
 def accuracy(result: DyckRuns) -> str:
@@ -237,7 +198,7 @@ def accuracy_windows(result: DyckRuns, setting: DyckSetting) -> pl.DataFrame:
     tokens = with_start(config.language.sample_prefixes(100, LONG[0], draw))
     of_setting = result.table.filter(setting=setting.name)
     windows = {
-        "all up to 400": pl.DataFrame(closing_accuracy(models, tokens)),
+        "all up to 400": pl.DataFrame([closing_accuracy(model, tokens) for model in models]),
         "400 to 500": of_setting.select(argmax="long_argmax", threshold="long_threshold"),
     }
     shares = pl.concat(

@@ -24,18 +24,18 @@ def corollary2(
 ) -> Reproduction:
     """Return the balance of minimisers of the squared loss as L2 regularisation goes to 0.
 
-    The model is Eq. 6 after the first layer of Eq. 19, with g fully connected with three hidden layers.
+    The model is Eq. 6 after the first layer of Eq. 19, with g fully connected with three hidden layers, for two types
+    of brackets and depth 2. C_LN is 0.1: with 0 a smaller W_V always lowers the objective, so there is no minimiser.
     """
     config = DyckConfig(
-        bracket_types=settings.types,
-        max_depth=settings.depth,
+        max_depth=2,
         block="paper",
         first_layer="one-hot",
         num_hidden_layers=1,
         hidden_size=settings.hidden,
         projection_widths=[[settings.hidden] * 3],
         projection_residual=False,
-        norm_constant=settings.norm_constant,
+        norm_constant=0.1,
         initializer_range=0.8 / settings.hidden**0.5,
     )
     rows, runs = [], list(product(settings.lengths, range(settings.seeds)))

@@ -100,24 +100,6 @@ STUDIES: dict[str, Entry] = {
         "identilens.lab.dyck.settings:DyckTrainSettings",
         takes=(),
     ),
-    "lab dyck analyse": Entry(
-        "identilens.lab.dyck.analyse:DyckAnalyseStudy",
-        "Measure saved Dyck models.",
-        "identilens.lab.dyck.settings:DyckAnalyseSettings",
-        takes=(),
-    ),
-    "lab dyck construct": Entry(
-        "identilens.lab.dyck.construct:DyckConstructStudy",
-        "Models with uniform and balanced attention.",
-        "identilens.lab.dyck.settings:ConstructSettings",
-        takes=(),
-    ),
-    "lab dyck prune": Entry(
-        "identilens.lab.dyck.prune:DyckPruneStudy",
-        "Prune random transformers to a target.",
-        "identilens.lab.dyck.settings:PruneSettings",
-        takes=(),
-    ),
     "lab encoder train": Entry(
         "identilens.lab.encoder.train.study:TrainStudy",
         "Train an identifiable encoder on a task.",
@@ -129,11 +111,6 @@ STUDIES: dict[str, Entry] = {
         "Train encoders over tasks, heads, d_k and seeds.",
         "identilens.lab.encoder.settings:SweepSettings",
         takes=(),
-    ),
-    "lab encoder logit-ranks": Entry(
-        "identilens.lab.encoder.logit_ranks:LogitRankStudy",
-        "Could queries and keys of this size give alternatives.",
-        "identilens.lab.encoder.settings:LogitRankSettings",
     ),
     "lab reversal": Entry(
         "identilens.lab.reversal.study:ReversalStudy",

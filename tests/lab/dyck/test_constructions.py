@@ -15,7 +15,6 @@ from identilens.lab.dyck.prune import approximation_error
 from identilens.lab.dyck.pruning import (
     Sizes,
     closest_subsets,
-    is_pruning,
     prune_to,
     random_transformer,
 )
@@ -44,7 +43,7 @@ def test_uniform_attention_generates_dyck_of_any_length(language, length):
     model = uniform_transformer(language)
     tokens = prefixes(language, length)
     assert support_accuracy(model, tokens) == 1
-    found = closing_accuracy([model], tokens)[0]
+    found = closing_accuracy(model, tokens)
     assert (found.argmax, found.threshold) == (1, 1)
     if language.types > 1 and language.max_depth > 1:
         assert measure_balance(language, uniform_second_layer(language, model)).violation < 1e-6
@@ -52,7 +51,7 @@ def test_uniform_attention_generates_dyck_of_any_length(language, length):
 
 def test_its_attention_is_uniform_and_its_law_the_languages():
     language = Dyck(2, 3, 0.3)
-    model = uniform_transformer(language, dtype=torch.float64)
+    model = uniform_transformer(language).double()
     lens = dyck_lens(model, "uniform")
     captured = next(lens.capture(["([])[[]](("], weights=True))
     for head in captured.heads:
@@ -60,8 +59,8 @@ def test_its_attention_is_uniform_and_its_law_the_languages():
         assert torch.allclose(head.weights, even / even.sum(-1, keepdim=True))
     with torch.no_grad():
         law = torch.softmax(model(torch.tensor([[1, 3]])).logits[0], -1)
-    assert law[0].tolist() == pytest.approx([0, 0, 0, 0.5, 0.5, 0, 0], abs=1e-9)
-    assert law[1].tolist() == pytest.approx([0, 0, 0, 0.15, 0.15, 0.7, 0], abs=1e-9)
+    assert law[0].tolist() == pytest.approx([0, 0, 0, 0.5, 0.5, 0, 0], abs=1e-6)
+    assert law[1].tolist() == pytest.approx([0, 0, 0, 0.15, 0.15, 0.7, 0], abs=1e-6)
 
 
 @pytest.mark.parametrize(("types", "depth", "spread"), [(2, 3, 2.0), (3, 2, 0.0), (2, 5, 1.0)])
@@ -74,7 +73,7 @@ def test_balanced_attention_of_any_shape_suffices(types, depth, spread):
     model = sufficient_model(language, embeddings, scores)
     tokens = prefixes(language, 400)
     assert support_accuracy(model, tokens) == 1
-    assert closing_accuracy([model], tokens)[0].argmax == 1
+    assert closing_accuracy(model, tokens).argmax == 1
     # The model's own attention is the one asked for.
     captured = next(dyck_lens(model, "balanced").capture([tokens[0, :9].tolist()], weights=True))
     weights = next(captured.heads).weights
@@ -92,29 +91,29 @@ def test_subsets_are_the_closest(count):
     assert torch.allclose(((values * chosen).sum(1) - targets).abs(), best, atol=1e-12)
 
 
+def is_pruning(pruned, large):
+    """Whether every weight is the random one or zero (Definition 4)."""
+    weights = [weight for layer in pruned for weight in layer.matrices]
+    drawn = [weight for layer in large for weight in layer.matrices]
+    return all(
+        bool(((weight == 0) | (weight == before)).all())
+        for weight, before in zip(weights, drawn, strict=True)
+    )
+
+
 def test_pruned_random_transformers_compute_small_ones():
-    targets = [small_target(size=2, key_size=2, width=3, seed=seed) for seed in range(2)]
+    targets = [small_target(1, 2, 3, seed) for seed in range(2)]
     errors = []
     for candidates in (4, 16):
         sizes = Sizes(candidates, 2, 3)
         large = random_transformer(sizes, 4, 0)
-        pruned = [prune_to(target, large, sizes, untouched=2) for target in targets]
+        pruned = [prune_to(target, large, sizes) for target in targets]
         assert all(is_pruning(found, large) for found in pruned)
-        errors.append(approximation_error(targets[0], pruned[0], **QUICK).maximised)
-        first, second = (found[2].matrices for found in pruned)
-        assert all(torch.equal(first[name], second[name]) for name in first)
-        assert not torch.equal(pruned[0][1].query, pruned[1][1].query)
+        errors.append(approximation_error(targets[0], pruned[0], **QUICK)[1])
+        assert all(map(torch.equal, pruned[0][0].matrices, pruned[1][0].matrices))
+        assert not torch.equal(pruned[0][2].query, pruned[1][2].query)
     assert errors[1] < 0.01 < errors[0]
-    assert approximation_error(targets[0], targets[1], **QUICK).sampled > 0.1
-
-
-def test_a_changed_weight_is_no_pruning():
-    sizes = Sizes(4, 2, 3)
-    large = random_transformer(sizes, 2, 0)
-    pruned = prune_to(small_target(size=2, key_size=2, width=3), large, sizes)
-    assert is_pruning(pruned, large)
-    pruned[0].projection[0][pruned[0].projection[0] != 0] *= 1.001
-    assert not is_pruning(pruned, large)
+    assert approximation_error(targets[0], targets[1], **QUICK)[0] > 0.1
 
 
 SEARCH = {"inputs": 50, "length": 3, "starts": 6, "steps": 80}
@@ -140,9 +139,9 @@ def test_the_largest_error_of_a_linear_map_is_its_spectral_norm():
     weight = drawn(8, 8)
     found = approximation_error(linear(weight), linear(torch.zeros_like(weight)), **SEARCH)
     known = float(torch.linalg.matrix_norm(weight, 2))
-    assert found.sampled < 0.95 * known
-    assert found.maximised == pytest.approx(known, rel=1e-4)
-    assert found.maximised <= known * (1 + 1e-12)
+    assert found[0] < 0.95 * known
+    assert found[1] == pytest.approx(known, rel=1e-4)
+    assert found[1] <= known * (1 + 1e-12)
 
 
 def test_the_largest_error_of_a_single_relu():
@@ -151,17 +150,17 @@ def test_the_largest_error_of_a_single_relu():
         unmixed(inner, outer), unmixed(inner, torch.zeros_like(outer)), **SEARCH
     )
     known = float(inner.norm() * outer.norm())
-    assert found.sampled < 0.95 * known
-    assert found.maximised == pytest.approx(known, rel=1e-4)
-    assert found.maximised <= known * (1 + 1e-12)
+    assert found[0] < 0.95 * known
+    assert found[1] == pytest.approx(known, rel=1e-4)
+    assert found[1] <= known * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("starts", "steps"), [(1, 1), (3, 5)])
 def test_the_maximised_error_is_never_below_the_sampled_one(seed, starts, steps):
-    target, sizes = small_target(size=2, key_size=2, width=3, seed=seed), Sizes(4, 2, 3)
+    target, sizes = small_target(1, 2, 3, seed), Sizes(4, 2, 3)
     pruned = prune_to(target, random_transformer(sizes, 4, seed), sizes)
     found = approximation_error(target, pruned, inputs=60, starts=starts, steps=steps)
-    assert found.maximised >= found.sampled > 0
+    assert found[1] >= found[0] > 0
     assert found == approximation_error(target, pruned, inputs=60, starts=starts, steps=steps)
-    assert approximation_error(target, target, **SEARCH).maximised == 0
+    assert approximation_error(target, target, **SEARCH)[1] == 0

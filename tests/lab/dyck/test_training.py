@@ -24,7 +24,7 @@ from identilens.lab.dyck.tokenizer import bracket_tokenizer
 from identilens.lab.dyck.train.measuring import head_rows
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.train.study import train_dyck
-from identilens.lab.dyck.training import behind_nests, counted_places, new_model, train_models
+from identilens.lab.dyck.training import behind_nests, new_model, train_models
 
 SHORT = DyckTraining(length=12, tokens=1200, epochs=2, batch_size=25)
 SMALL = {"hidden_size": 16, "intermediate_size": 12}
@@ -42,7 +42,7 @@ def same(first, second, tolerance=2e-4):
     ("options", "training"),
     [
         (SMALL, SHORT),
-        ({**SMALL, "positions": "linear"}, replace(SHORT, data="prefixes", loss="all")),
+        ({**SMALL, "positions": "linear"}, replace(SHORT, data="prefixes")),
         (MINIMAL, replace(SHORT, contrast=0.3, data="prefixes")),
     ],
 )
@@ -80,18 +80,7 @@ def test_training_teaches():
     found = train_models(DyckConfig(**MINIMAL), [0, 1], training)
     assert found.losses[-1].max() < 0.05 < found.losses[0].min()
     tokens = Dyck().sample(training, 100, 99)
-    scores = closing_accuracy(found.models, tokens)
-    assert min(score.argmax for score in scores) > 0.97
-
-
-def test_places_that_count():
-    language = Dyck(1, 3)
-    tokens = torch.tensor([[[1, 3, 4, 3, 4], [1, 3, 3, 4, 3]]])
-    third = pytest.approx(1 / 3)
-    weight = counted_places(language, tokens, SHORT)
-    assert weight[0].tolist() == [[0, third, 0, third], [0, 0, third, 0]]
-    everything = counted_places(language, tokens, replace(SHORT, loss="all"))
-    assert everything[0].tolist() == [[pytest.approx(1 / 8)] * 4] * 2
+    assert min(closing_accuracy(model, tokens).argmax for model in found.models) > 0.97
 
 
 def test_inserted_nests_keep_depth_and_stack():

@@ -64,7 +64,7 @@ def test_the_reverser_sees_only_what_was_written():
     model = AttentionReverser(4, 8)
     source = reversal_data(SMALL)[2][:3]
     logits = model(source, source.flip(-1))
-    weights = model.cross_attention(source).weights
+    weights = model.cross_attention(source)[0]
     assert_close(weights.sum(-1), torch.ones(1, 3, 5).double(), atol=1e-6, rtol=0)
     changed = source.flip(-1).clone()
     changed[:, -1] = (changed[:, -1] + 1) % 4
@@ -84,7 +84,7 @@ def test_the_lstm_learns_to_reverse_and_looks_along_the_antidiagonal(lstm):
     assert row["written"] > 0.9
     assert lstm.weights.shape == (1, 20, 5, 5)
     assert_close(lstm.weights.sum(-1), torch.ones(1, 20, 5).double())
-    assert best_range(lstm.head_sweep())[0] > 0.8
+    assert best_range(lstm.best_sweep())[0] > 0.8
     assert lstm.course["epoch"].to_list() == list(range(1, len(lstm.course) + 1))
     assert len(lstm.sweep) == 2 * 2 * 51
     # Five encoder states against four tokens of the vocabulary.

@@ -65,10 +65,6 @@ class DyckConfig(PreTrainedConfig):
                 "the minimal block is one attention layer after a minimal first layer; choose first_layer one-hot, "
                 "type-depth or angle, and one layer"
             )
-        if self.first_layer != "learned" and self.positions != "none":
-            raise InputError(
-                "a minimal first layer has no positions (Assumption 1); choose positions none"
-            )
         if self.embedding_size > self.hidden_size:
             raise InputError(
                 f"expected a hidden size of at least {self.embedding_size}, the size of the {self.first_layer} "

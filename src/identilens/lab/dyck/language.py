@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from identilens.errors import InputError
-from identilens.lab.dyck.settings import DyckLaw
+from identilens.lab.dyck.settings import DyckTraining
 
 PADDING, START, END = 0, 1, 2
 SPECIAL = 3
@@ -98,7 +98,7 @@ class Dyck:
             steps.append(torch.where(reach > 0, upward / reach.clamp_min(1e-300), 0.0))
         return self._walk(count, torch.stack(steps[::-1]), generator)
 
-    def sample(self, law: DyckLaw, count: int, seed: int) -> Int[Tensor, "count n"]:
+    def sample(self, law: DyckTraining, count: int, seed: int) -> Int[Tensor, "count n"]:
         """Return sequences of a training distribution after a start token.
 
         Raises:

@@ -71,24 +71,6 @@ class DyckAttention(nn.Module):
         return self.o_proj(output.flatten(2)), weights
 
 
-class Projection(nn.Module):
-    """The function g of Eq. 6: linear layers with ReLU between them, and an optional residual connection."""
-
-    def __init__(self, size: int, widths: list[int], residual: bool) -> None:
-        super().__init__()
-        sizes = [size, *widths, size]
-        self.layers = nn.ModuleList(nn.Linear(d_in, d_out) for d_in, d_out in pairwise(sizes))
-        self.residual = residual
-
-    def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
-        """Return g(x)."""
-        first, *others = self.layers
-        hidden = first(x)
-        for layer in others:
-            hidden = layer(torch.relu(hidden))
-        return x + hidden if self.residual else hidden
-
-
 class DyckLayer(nn.Module):
     """One layer of the configured block.
 
@@ -109,10 +91,12 @@ class DyckLayer(nn.Module):
             self.down = nn.Linear(config.intermediate_size, config.hidden_size)
         elif config.block == "paper":
             self.norm = UnitNorm(config.norm_constant)
+            self.residual = config.projection_residual
             widths = (config.projection_widths or [])[number]
-            self.projection = Projection(
-                config.hidden_size, list(widths), config.projection_residual
-            )
+            sizes = [config.hidden_size, *widths, config.hidden_size]
+            self.projection = nn.Sequential(nn.Linear(sizes[0], sizes[1]))
+            for d_in, d_out in pairwise(sizes[1:]):
+                self.projection.extend([nn.ReLU(), nn.Linear(d_in, d_out)])
 
     def forward(
         self, hidden_states: Float[Tensor, "batch n d"], attention_mask: Tensor | None = None
@@ -121,7 +105,9 @@ class DyckLayer(nn.Module):
         entering = hidden_states[..., : self.d_in]
         if self.block == "paper":
             mixed, _ = self.attention(entering, attention_mask)
-            return self.projection(self.norm(mixed) + hidden_states)
+            entering = self.norm(mixed) + hidden_states
+            projected = self.projection(entering)
+            return entering + projected if self.residual else projected
         mixed, _ = self.attention(self.norm_1(entering), attention_mask)
         if self.block == "minimal":
             return self.norm_2(mixed)

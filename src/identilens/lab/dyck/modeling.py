@@ -77,11 +77,8 @@ class DyckPreTrainedModel(PreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, FixedIdentity):
             nn.init.eye_(module.weight)
-        elif isinstance(module, DyckEmbeddings):
-            if hasattr(module, "direction"):
-                nn.init.normal_(module.direction)
-            if self.config.first_layer in MINIMAL:
-                module.symbol_table.copy_(module.table(self.config))
+        elif isinstance(module, DyckEmbeddings) and hasattr(module, "direction"):
+            nn.init.normal_(module.direction)
         elif isinstance(module, DyckLayer) and self.config.block == "gpt":
             spread = self.config.initializer_range / (2 * self.config.num_hidden_layers) ** 0.5
             for name in ("attention.o_proj.weight", "down.weight"):

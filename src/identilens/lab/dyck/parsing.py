@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn import functional
 
 from identilens.lab.dyck.language import SPECIAL, Dyck
 
@@ -21,13 +20,11 @@ class Parse:
         depth: Grammar depth after each token.
         top_type: Type of the last unmatched open bracket after each token, from 0; -1 if none is open.
         top_place: Position of that bracket in the sequence; -1 if none is open.
-        valid: Whether the sequence up to and including each token is a prefix of Dyck_{k,D}.
     """
 
     depth: Int[Tensor, "count length"]
     top_type: Int[Tensor, "count length"]
     top_place: Int[Tensor, "count length"]
-    valid: Bool[Tensor, "count length"]
 
 
 def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
@@ -52,9 +49,7 @@ def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
     opened = torch.where(opens & (depth == levels) & (levels > 0), places, -1).cummax(-1).values
     top = opened.gather(0, depth.clamp(0, language.max_depth)[None])[0]
     types = torch.where(top < 0, -1, kinds.gather(1, top.clamp_min(0)))
-    before = functional.pad(types[:, :-1], (1, 0), value=-1)
-    wrong = (depth < 0) | (depth > language.max_depth) | (closes & (kinds != before))
-    return Parse(depth, types, top, wrong.cumsum(1) == 0)
+    return Parse(depth, types, top)
 
 
 def next_token_distribution(

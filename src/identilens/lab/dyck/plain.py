@@ -31,12 +31,9 @@ class PlainLayer:
     projection: tuple[Tensor, ...]
 
     @property
-    def matrices(self) -> dict[str, Tensor]:
-        """Every weight matrix by name."""
-        named = {"query": self.query, "key": self.key, "value": self.value}
-        return named | {
-            f"projection{place}": weight for place, weight in enumerate(self.projection)
-        }
+    def matrices(self) -> tuple[Tensor, ...]:
+        """Every weight matrix."""
+        return (self.query, self.key, self.value, *self.projection)
 
     def run(self, x: Float[Tensor, "batch n d"]) -> Float[Tensor, "batch n d"]:
         """Return the layer's output; rows are tokens."""
@@ -59,17 +56,10 @@ def run_layers(
     return x
 
 
-def small_target(
-    layers: int = 1,
-    size: int = 4,
-    key_size: int = 4,
-    width: int = 8,
-    *,
-    seed: int = 0,
-) -> list[PlainLayer]:
+def small_target(layers: int, size: int, width: int, seed: int) -> list[PlainLayer]:
     """Return a small random transformer with ‖W‖₂ = 1 for each of its weight matrices: Theorem 3's target.
 
-    It has L layers, embeddings of size m, queries and keys of size m_a, a 2-layer g of width w.
+    It has L layers, embeddings, queries and keys of size m, a 2-layer g of width w.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -79,8 +69,8 @@ def small_target(
 
     return [
         PlainLayer(
-            drawn(key_size, size),
-            drawn(key_size, size),
+            drawn(size, size),
+            drawn(size, size),
             drawn(size, size),
             (drawn(width, size), drawn(size, width)),
         )

@@ -6,13 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from identilens.errors import InputError
 from identilens.lab.dyck.embeddings import pair_symbols, symbols
 from identilens.lab.dyck.language import SPECIAL, Dyck
 from identilens.lab.dyck.parsing import next_token_distribution
-
-LARGEST = 200_000
-"""Largest number of kinds of prefixes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,9 +33,6 @@ def all_prefixes(language: Dyck, length: int) -> Prefixes:
 
     The numbers of open minus closing brackets, by type and depth, give the stack. So the counts determine the
     distribution of the next token.
-
-    Raises:
-        InputError: If there are more than 200,000 kinds of prefixes.
     """
     counts = torch.nn.functional.one_hot(torch.tensor([0]), symbols(language))
     empty = Prefixes(
@@ -48,10 +41,6 @@ def all_prefixes(language: Dyck, length: int) -> Prefixes:
     lengths = [empty]
     for _ in range(length - 1):
         lengths.append(_longer(language, lengths[-1]))
-        if sum(len(part.last) for part in lengths) > LARGEST:
-            raise InputError(
-                f"there are over {LARGEST:,} kinds of prefixes of up to {length} brackets; lower the length"
-            )
     last = torch.cat([part.last for part in lengths])
     counts = torch.cat([part.counts for part in lengths])
     share = torch.cat([part.share for part in lengths]) / length

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from identilens.lab.dyck.plain import PlainLayer
 
-_ENTRIES = 2**22
+_FAR = 3
+"""Products of the largest size that are searched for each weight."""
 
 
 def closest_subsets(
@@ -20,32 +21,26 @@ def closest_subsets(
 
     Exact, by meeting in the middle: the sums of all subsets of one half are sorted, and each sum of the other half is
     completed by the nearest. For n numbers uniform on [−1, 1] the distance decreases about as 2^{-n} (Pensia et al.
-    2020). Cost O(2^{n/2} n) per case.
+    2020). Cost O(2^{n/2} n) per case, in time and memory.
     """
-    count = values.shape[1]
-    size = max(1, _ENTRIES >> (count - count // 2))
-    half, chosen = count // 2, []
+    cases, count = values.shape
+    half = count // 2
     left, right = _choices(half), _choices(count - half)
-    for some, target in zip(values.double().split(size), targets.double().split(size), strict=True):
-        lower = some[:, :half] @ left.double().T
-        upper, order = (some[:, half:] @ right.double().T).sort(1)
-        missing = target[:, None] - lower
-        above = torch.searchsorted(upper, missing.contiguous()).clamp_max(upper.shape[1] - 1)
-        places = torch.stack([(above - 1).clamp_min(0), above])
-        distances = torch.stack([(upper.gather(1, place) - missing).abs() for place in places])
-        best = distances.amin(0).argmin(1)
-        rows = torch.arange(len(some))
-        place = places[distances[:, rows, best].argmin(0), rows, best]
-        chosen.append(torch.cat([left[best], right[order[rows, place]]], 1))
-    return torch.cat(chosen)
+    lower = values[:, :half] @ left.double().T
+    upper, order = (values[:, half:] @ right.double().T).sort(1)
+    missing = targets[:, None] - lower
+    above = torch.searchsorted(upper, missing).clamp_max(upper.shape[1] - 1)
+    places = torch.stack([(above - 1).clamp_min(0), above])
+    distances = torch.stack([(upper.gather(1, place) - missing).abs() for place in places])
+    best = distances.amin(0).argmin(1)
+    rows = torch.arange(cases)
+    place = places[distances[:, rows, best].argmin(0), rows, best]
+    return torch.cat([left[best], right[order[rows, place]]], 1)
 
 
 def _choices(count: int) -> Bool[Tensor, "subset number"]:
     """Return every subset of ``count`` numbers."""
     return (torch.arange(2**count)[:, None] >> torch.arange(count)) % 2 == 1
-
-
-_FAR = 3
 
 
 @dataclass(frozen=True)
@@ -82,12 +77,6 @@ class Sizes:
         """Its width of g: twice the candidates for each sign of each input of g, or of a linear map (Lemma 6)."""
         return 4 * self.candidates * max(2 * self.size, self.width)
 
-    @property
-    def parameters(self) -> int:
-        """Number of weights in one of its layers."""
-        attention = 2 * self.key_size * self.embedding + self.embedding**2
-        return attention + 2 * self.embedding * self.projection + 2 * self.projection**2
-
 
 def random_transformer(sizes: Sizes, layers: int, seed: int) -> list[PlainLayer]:
     """Return Theorem 3's random transformer: layers with a 4-layer g, every weight uniform on [−1, 1]."""
@@ -109,11 +98,7 @@ def random_transformer(sizes: Sizes, layers: int, seed: int) -> list[PlainLayer]
 
 
 def prune_to(
-    target: Sequence[PlainLayer],
-    large: Sequence[PlainLayer],
-    sizes: Sizes,
-    *,
-    untouched: int | None = None,
+    target: Sequence[PlainLayer], large: Sequence[PlainLayer], sizes: Sizes
 ) -> list[PlainLayer]:
     """Return the random layers with some weights set to zero, and no other change, so that they compute the target.
 
@@ -121,61 +106,40 @@ def prune_to(
     no attention. Its g passes X on, and writes P_⊥ W_V X, divided by the second layer's value weights, to other
     coordinates. The second layer's W_Kᵀ W_Q is summed from random products (Lemma 7). Its W_V keeps one large entry per
     coordinate, in rows and columns without other use (Lemma 9), so that its norm has the same input as the target's
-    (Lemma 12). Its g sums the target's g (Lemma 6). The g of the target has two linear maps. A layer ``untouched`` is
-    the identity for every target (Corollary 3).
+    (Lemma 12). Its g sums the target's g (Lemma 6). The g of the target has two linear maps. The first layer is the
+    identity for every target (Corollary 3).
     """
-    pairs: list[int] = []
-    for first in range(len(large) - 1):
-        if untouched not in (first, first + 1) and first - 1 not in pairs:
-            pairs.append(first)
     pruned = [_identity(layer, sizes) for layer in large]
-    for layer, first in zip(target, pairs, strict=False):
-        pruned[first], pruned[first + 1] = _pair(layer, large[first], large[first + 1], sizes)
+    for number, layer in enumerate(target):
+        first = 2 * number + 1
+        pruned[first : first + 2] = _pair(layer, large[first], large[first + 1], sizes)
     return pruned
 
 
-def is_pruning(pruned: Sequence[PlainLayer], large: Sequence[PlainLayer]) -> bool:
-    """Return whether every weight is the random one or zero (Definition 4)."""
-    pairs = zip(pruned, large, strict=True)
-    matrices = [
-        (matrix, drawn.matrices[name])
-        for layer, drawn in pairs
-        for name, matrix in layer.matrices.items()
-    ]
-    return all(bool(((matrix == 0) | (matrix == drawn)).all()) for matrix, drawn in matrices)
-
-
 def _pair(
-    target: PlainLayer, one: PlainLayer, other: PlainLayer, sizes: Sizes
+    target: PlainLayer, earlier: PlainLayer, later: PlainLayer, sizes: Sizes
 ) -> tuple[PlainLayer, PlainLayer]:
     m = sizes.size
-    value, rows, columns = _value_pruning(other.value, sizes)
+    value, rows, columns = _value_pruning(later.value, sizes)
     centred = target.value - target.value.mean(0)
     # The value in a column is divided by the column's entry of the pruned value matrix; the result is in its row.
     carry = torch.zeros(sizes.embedding, m, dtype=torch.float64)
     carry[:m] = torch.eye(m)
     carry[columns] = centred / value[rows, columns][:, None]
-    first = replace(_identity(one, sizes), projection=_linear_pruning(one, carry, sizes))
-    query, key = _key_pruning(other, target.key.T @ target.query, sizes)
+    first = replace(_identity(earlier, sizes), projection=_linear_pruning(earlier, carry, sizes))
+    query, key = _key_pruning(later, target.key.T @ target.query, sizes)
     inner, outer = target.projection
     # The norm's output is in the rows, X in the first coordinates: g reads their sum.
     reading = torch.zeros(len(inner), sizes.embedding, dtype=torch.float64)
     reading[:, :m], reading[:, rows] = inner, inner
-    second = replace(
-        other,
-        query=query,
-        key=key,
-        value=value,
-        projection=_relu_pruning(other, reading, outer, sizes),
-    )
-    return first, second
+    projection = _relu_pruning(later, reading, outer, sizes)
+    return first, PlainLayer(query, key, value, projection)
 
 
 def _identity(layer: PlainLayer, sizes: Sizes) -> PlainLayer:
-    none = {name: torch.zeros_like(layer.matrices[name]) for name in ("query", "key", "value")}
-    return replace(
-        layer, **none, projection=_linear_pruning(layer, torch.eye(sizes.size).double(), sizes)
-    )
+    query, key, value = map(torch.zeros_like, (layer.query, layer.key, layer.value))
+    identity = torch.eye(sizes.size).double()
+    return PlainLayer(query, key, value, _linear_pruning(layer, identity, sizes))
 
 
 def _value_pruning(value: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]:
@@ -199,16 +163,12 @@ def _key_pruning(
     """Return W_Q and W_K pruned so that W_Kᵀ W_Q is close to a target matrix on the first coordinates (Lemma 7)."""
     m, block = sizes.size, 2 * sizes.candidates
     query, key = torch.zeros_like(layer.query), torch.zeros_like(layer.key)
-    for place, (i, j) in enumerate(product(range(m), range(m))):
-        rows = torch.arange(place * block, (place + 1) * block)
-        rows = rows[
-            _chosen(
-                (layer.key[rows, i] * layer.query[rows, j])[None],
-                target[i, j][None],
-                sizes.candidates,
-            )[0]
-        ]
-        key[rows, i], query[rows, j] = layer.key[rows, i], layer.query[rows, j]
+    for (i, j), rows in zip(
+        product(range(m), range(m)), torch.arange(len(key)).split(block), strict=True
+    ):
+        products = layer.key[rows, i] * layer.query[rows, j]
+        kept = rows[_chosen(products[None], target[i, j][None], sizes.candidates)[0]]
+        key[kept, i], query[kept, j] = layer.key[kept, i], layer.query[kept, j]
     return query, key
 
 
@@ -224,9 +184,9 @@ def _relu_pruning(
     layer: PlainLayer, inner: Tensor, outer: Tensor, sizes: Sizes
 ) -> tuple[Tensor, ...]:
     """Return the 4-layer g pruned to the 2-layer network outer · relu(inner · x) (Lemma 6)."""
-    one, two, three, four = layer.projection
-    first = _sum_pruning(one, two, inner, sizes.candidates)
-    return (*first, *_sum_pruning(three, four, outer, sizes.candidates, positive=True))
+    first, second, third, fourth = layer.projection
+    lower = _sum_pruning(first, second, inner, sizes.candidates, (1, -1))
+    return (*lower, *_sum_pruning(third, fourth, outer, sizes.candidates, (1,)))
 
 
 def _sum_pruning(
@@ -234,13 +194,13 @@ def _sum_pruning(
     second: Tensor,
     target: Float[Tensor, "out used"],
     candidates: int,
-    positive: bool = False,
+    signs: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
     """Return two random matrices pruned so that second · relu(first · x) is close to target · x (Lemma 2).
 
     Each input has its own block of hidden units. Units with a positive weight are used for its positive values, the
     others for its negative values. Each entry of the target, for each sign, is a sum of at most ``candidates`` of their
-    products. The outputs are the first coordinates. With ``positive`` all inputs are positive.
+    products. The outputs are the first coordinates. ``signs`` are those that inputs can have.
     """
     outputs = len(target)
     used = target.any(0).nonzero()[:, 0].tolist()
@@ -248,7 +208,7 @@ def _sum_pruning(
     pruned_first, pruned_second = torch.zeros_like(first), torch.zeros_like(second)
     for place, source in enumerate(used):
         units = torch.arange(place * block, (place + 1) * block)
-        for sign in (1.0,) if positive else (1.0, -1.0):
+        for sign in signs:
             serving = units[sign * first[units, source] > 0]
             pruned_first[serving, source] = first[serving, source]
             products = second[:outputs, serving] * first[serving, source]
@@ -267,9 +227,8 @@ def _chosen(
     """
     count = min(candidates, products.shape[1])
     far = (products * targets.sign()[:, None]).argsort(1, descending=True)[:, : min(_FAR, count)]
-    others = (
-        torch.ones_like(products).scatter(1, far, 0.0).argsort(dim=1, descending=True, stable=True)
-    )
-    searched = torch.cat([far, others[:, : count - far.shape[1]]], 1)
+    near = torch.ones_like(products).scatter(1, far, 0.0)
+    others = near.argsort(dim=1, descending=True, stable=True)
+    searched = torch.cat([far, others], 1)[:, :count]
     subsets = closest_subsets(products.gather(1, searched), targets)
     return torch.zeros_like(products, dtype=torch.bool).scatter_(1, searched, subsets)

@@ -1,18 +1,15 @@
 """Options of the Dyck laboratory, checked before anything runs. Imports nothing heavy."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le
-from cyclopts import Parameter
+from annotated_types import Ge
 
-from identilens.errors import InputError, SettingError
+from identilens.errors import SettingError
 from identilens.runs.settings import (
     LIST,
     NOT_RECORDED,
     AboveZero,
-    NonNegative,
     Numbers,
     Positive,
     Settings,
@@ -20,7 +17,6 @@ from identilens.runs.settings import (
 )
 
 Data = Literal["complete", "prefixes"]
-Loss = Literal["closing", "all"]
 Attention = Literal["learned", "uniform"]
 
 LONG = (400, 500)
@@ -28,53 +24,36 @@ LONG = (400, 500)
 
 
 @dataclass(frozen=True, kw_only=True)
-class DyckLaw(Settings):
-    """The distribution of training sequences (Wen et al. 2023, section 4.1, D.2).
+class DyckTraining(Settings):
+    """One way to train (Wen et al. 2023, section 4, D.1, D.2).
 
     Attributes:
         length: Number of brackets in a training sequence.
         data: Balanced words (complete), or prefixes by Definition 1 (prefixes).
-    """
-
-    length: TwoOrMore = 28
-    data: Data = "complete"
-
-    def check(self) -> None:
-        """Check that there are balanced words of the length."""
-        super().check()
-        if self.data == "complete" and self.length % 2:
-            raise InputError(
-                f"expected an even length for complete words, got {self.length}; use {self.length + 1}"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DyckTraining(DyckLaw):
-    """One way to train (Wen et al. 2023, section 4, D.1).
-
-    Attributes:
         tokens: Number of brackets in the training set.
         epochs: Number of passes over the training set.
         batch_size: Number of sequences in a training step.
         learning_rate: Learning rate of AdamW at the start. It decreases as a cosine, epoch by epoch.
         weight_decay: Weight decay of AdamW. It is decoupled: not an L2 term of the loss.
-        loss: Tokens that count in the cross-entropy: all next tokens (all), or only closing brackets (closing).
         attention: Train queries and keys (learned), or keep them at zero, so that attention is uniform (uniform).
         contrast: Weight λ of the contrastive term (Eq. 22); the paper uses 0.3.
     """
 
+    length: TwoOrMore = 28
+    data: Data = "complete"
     tokens: TwoOrMore = 100_000
     epochs: Positive = 40
     batch_size: Positive = 100
     learning_rate: AboveZero = 3e-3
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    loss: Loss = "closing"
     attention: Attention = "learned"
     contrast: Annotated[float, Ge(0)] = 0.0
 
     def check(self) -> None:
-        """Check that the training set has at least one sequence."""
+        """Check that there are balanced words of the length, and at least one sequence."""
         super().check()
+        if self.data == "complete" and self.length % 2:
+            raise SettingError("length", "even for complete words", self.length)
         if self.tokens < self.length:
             raise SettingError(
                 "tokens", f"of at least {self.length}, the length of a sequence", self.tokens
@@ -162,7 +141,7 @@ class DyckTrainSettings(DyckTraining, Measuring):
         """Check that there is a seed; check the settings of training and measuring too."""
         super().check()
         if not self.seeds:
-            raise SettingError("seeds", "with at least one number", self.seeds)
+            raise SettingError("seeds", "with at least one value", self.seeds)
 
     def kind(self) -> DyckSetting:
         """Return the one kind of model that the settings describe."""
@@ -180,89 +159,3 @@ class DyckTrainSettings(DyckTraining, Measuring):
         layers = "1 layer" if self.layers == 1 else f"{self.layers:,} layers"
         name = f"{self.types} types, depth {self.depth}, {layers}"
         return DyckSetting(name, config, DyckTraining(**self.values_of(DyckTraining)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class DyckAnalyseSettings(DyckLaw, Measuring):
-    """The models, and the distribution of the test sequences.
-
-    Attributes:
-        models: Folders of Dyck models, all with the same configuration.
-    """
-
-    models: Annotated[tuple[Path, ...], Parameter(negative="", consume_multiple=True), NOT_RECORDED]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConstructSettings(Settings):
-    """The constructions, and their tests.
-
-    Attributes:
-        types: Number of bracket types, k; at least 2, since with one there is nothing to balance.
-        depth: Largest number of open brackets, D; at least 2, since with one there is nothing to balance.
-        lengths: Numbers of brackets in the test prefixes.
-        count: Number of prefixes of each length.
-        off_balance: Sizes, in logits, of the perturbations that move the balanced layer's attention off Eq. 11.
-        seed: Seed of embeddings, logits, perturbations and prefixes.
-    """
-
-    types: TwoOrMore = 2
-    depth: TwoOrMore = 4
-    lengths: Annotated[tuple[TwoOrMore, ...], LIST] = (28, 100, 500, 2000)
-    count: Positive = 50
-    off_balance: Annotated[tuple[Annotated[float, Ge(0)], ...], LIST] = (
-        0.0,
-        0.001,
-        0.01,
-        0.03,
-        0.1,
-        0.3,
-        1.0,
-    )
-    seed: NonNegative = 0
-
-    def check(self) -> None:
-        """Check that there is a length to test on."""
-        if not self.lengths:
-            raise SettingError("lengths", "with at least one value", self.lengths)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PruneSettings(Settings):
-    """Sizes of the target and of the random transformers, and how errors are measured.
-
-    Attributes:
-        layers: Number of layers of the target, L; the random transformer has 4 L.
-        size: Embedding size of the target, m.
-        key_size: Size of the target's queries and keys, m_a; the embedding size by default.
-        width: Width of the target's feed-forward block, w.
-        candidates: Numbers of random products for each weight of the target; they set the random transformer's width.
-        seeds: Number of random transformers for each number of candidates.
-        inputs: Number of random inputs on which errors are measured.
-        starts: Number of inputs where gradient ascent for larger errors starts; half are the worst random inputs.
-        steps: Number of steps of the ascent.
-    """
-
-    layers: Positive = 1
-    size: Positive = 4
-    key_size: Positive | None = None
-    width: Positive = 8
-    candidates: Annotated[tuple[Annotated[int, Ge(1), Le(24)], ...], LIST] = (
-        4,
-        6,
-        8,
-        10,
-        12,
-        14,
-        16,
-        18,
-    )
-    seeds: Positive = 3
-    inputs: Positive = 2000
-    starts: Positive = 32
-    steps: Positive = 200
-
-    def check(self) -> None:
-        """Check that there are candidates."""
-        if not self.candidates:
-            raise SettingError("candidates", "with at least one value", self.candidates)

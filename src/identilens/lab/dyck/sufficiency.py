@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from math import log
 from typing import Any
@@ -17,6 +18,9 @@ from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import pair_symbols, symbol_parts, symbols
 from identilens.lab.dyck.language import SPECIAL, START, Dyck
 from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
+
+_zeros = partial(torch.zeros, dtype=torch.float64)
+_eye = partial(torch.eye, dtype=torch.float64)
 
 IMPOSSIBLE = 40.0
 """Logits of impossible tokens are lower by this much: a probability of 4e-18."""
@@ -67,13 +71,15 @@ def paper_model(
         **options,
     )
     model = DyckForCausalLM(config).double().eval()
+    # Off balance, logits of closing brackets may be equal but for rounding, which is that of the formula.
+    model.set_attn_implementation("eager")
     for number, weights in enumerate(layers):
         layer = model.get_submodule(f"dyck.layers.{number}")
         for part in "qkv":
             layer.get_parameter(f"attention.{part}_proj.weight").copy_(getattr(weights, part))
         for place, (weight, bias) in enumerate(weights.projection):
-            layer.get_parameter(f"projection.layers.{place}.weight").copy_(weight)
-            layer.get_parameter(f"projection.layers.{place}.bias").copy_(bias)
+            layer.get_parameter(f"projection.{2 * place}.weight").copy_(weight)
+            layer.get_parameter(f"projection.{2 * place}.bias").copy_(bias)
     k, q, head = language.types, language.open_probability, model.lm_head.weight.zero_()
     head[:, k + 1] = -IMPOSSIBLE
     head[SPECIAL : SPECIAL + k, k + 1] = log(q / k)
@@ -175,14 +181,14 @@ def balanced_layer(
     pairs = pair_symbols(language)
     opens, closes = (kind.flatten() for kind in pairs)
     seen = scores[pairs[1][0, min(1, language.max_depth - 1)]]
-    values = torch.zeros(count, size, dtype=torch.float64)
+    values = _zeros(count, size)
     values[opens] = directions
     values[closes] = -(seen[opens] - seen[closes]).exp()[:, None] * directions
     # The least coordinate of an unmatched bracket's direction after the LayerNorm.
     logits = scores[closes[:, None], opens]
     least = float((logits.amin(1) - logits.amax(1)).exp().min()) / language.max_depth**0.5
     return LayerWeights(
-        torch.eye(size, dtype=torch.float64),
+        _eye(size),
         size**0.5 * inverse @ scores @ inverse.T,
         (inverse @ values).T,
         _reading_projection(language, embeddings, directions, least),
@@ -200,15 +206,13 @@ def _reading_projection(
     # First: two units per step between neighbouring codes, and the brackets' directions with either sign.
     steps = code.expand(count - 1, -1) / halves[:, None]
     first = torch.cat([steps, steps, directions, -directions])
-    first_bias = torch.cat(
-        [0.5 - middles / halves, -0.5 - middles / halves, torch.zeros(2 * brackets).double()]
-    )
-    symbol = torch.zeros(count, len(first), dtype=torch.float64)
+    first_bias = torch.cat([0.5 - middles / halves, -0.5 - middles / halves, _zeros(2 * brackets)])
+    symbol = _zeros(count, len(first))
     symbol[order, : 2 * (count - 1)] = between_steps(count)
-    symbol_bias = torch.zeros(count, dtype=torch.float64)
+    symbol_bias = _zeros(count)
     symbol_bias[order[0]] = 1.0
     # Second: the symbols, and for each bracket two units of a step at half of its least share when unmatched.
-    signs = torch.eye(brackets, dtype=torch.float64)
+    signs = _eye(brackets)
     share = torch.cat([torch.zeros(brackets, 2 * (count - 1)), signs, -signs], 1)
     products = directions @ embeddings.T
     share, share_bias = (share - products @ symbol) * 3 / least, -products @ symbol_bias * 3 / least
@@ -219,10 +223,10 @@ def _reading_projection(
     k, D = language.types, language.max_depth
     opens, closes = pair_symbols(language)
     inner = k * (D - 1)
-    third = torch.zeros(inner + k + 1, width, dtype=torch.float64)
-    third_bias = torch.zeros(len(third), dtype=torch.float64)
+    third = _zeros(inner + k + 1, width)
+    third_bias = _zeros(len(third))
     third_bias[:inner] = -1.0
-    last = torch.zeros(size, len(third), dtype=torch.float64)
+    last = _zeros(size, len(third))
     for unit, (i, d) in enumerate(product(range(k), range(1, D))):
         # After the symbols there are two units for each bracket: step up and step down.
         step = symbols(language) + i * D + d - 1
@@ -231,7 +235,7 @@ def _reading_projection(
     for i in range(k):
         third[inner + i, opens[i]], last[i, inner + i] = 1.0, 1.0
     third[-1, opens[:, -1]], last[k, -1] = 1.0, 1.0
-    last_bias = torch.zeros(size, dtype=torch.float64)
+    last_bias = _zeros(size)
     last_bias[k + 1] = 1.0
     return [
         (first, first_bias),
@@ -246,7 +250,7 @@ def between_steps(count: int) -> Float[Tensor, "place units"]:
 
     The first place has no step up and needs a bias of 1 instead; the last place has no step down.
     """
-    steps = torch.eye(count, dtype=torch.float64).diff(dim=1)
+    steps = _eye(count).diff(dim=1)
     return torch.cat([steps, -steps], 1)
 
 
@@ -274,7 +278,7 @@ _DEPTH = 4
 """Coordinates that the first attention writes: two that count the depth, two that count the start token."""
 
 
-def uniform_transformer(language: Dyck, *, dtype: torch.dtype = torch.float32) -> DyckForCausalLM:
+def uniform_transformer(language: Dyck) -> DyckForCausalLM:
     """Return a 2-layer transformer with uniform attention that generates Dyck_{k,D} of any length (Corollary 1).
 
     W_Q and W_K are zero in both layers: every token attends uniformly to itself and all earlier tokens. The first layer
@@ -296,20 +300,18 @@ def uniform_transformer(language: Dyck, *, dtype: torch.dtype = torch.float32) -
     pair = torch.tensor([[1.0, -1.0]], dtype=torch.float64) / 2**0.5
     signs = torch.block_diag(*[pair] * (language.types * language.max_depth))
     directions = pad(signs, (size - signs.shape[1], 0))
-    second = balanced_layer(language, embeddings, torch.zeros(count, count).double(), directions)
-    value = torch.zeros(size, size, dtype=torch.float64)
+    second = balanced_layer(language, embeddings, _zeros(count, count), directions)
+    value = _zeros(size, size)
     value[vocabulary, SPECIAL : SPECIAL + language.types] = 1.0
     value[vocabulary, language.closing] = -1.0
     value[vocabulary + 2, START] = 1.0
     value[[vocabulary + 1, vocabulary + 3]] = -value[[vocabulary, vocabulary + 2]]
-    even = torch.zeros(1, size, dtype=torch.float64)
+    even = _zeros(1, size)
     first = LayerWeights(even, even, value, _depth_projection(language, embeddings))
     model = paper_model(language, [first, replace(second, q=even, k=even)], 0.0)
     tokens = model.get_parameter("dyck.embeddings.tokens.weight")
-    tokens.data = torch.eye(vocabulary, size, dtype=torch.float64)
-    for parameter in model.parameters():
-        parameter.data = parameter.data.to(dtype)
-    return model
+    tokens.data = _eye(vocabulary, size)
+    return model.float()
 
 
 def uniform_second_layer(language: Dyck, model: DyckForCausalLM) -> SecondLayer:
@@ -319,7 +321,7 @@ def uniform_second_layer(language: Dyck, model: DyckForCausalLM) -> SecondLayer:
 
 def _embeddings(language: Dyck) -> Float[Tensor, "symbol d"]:
     """Return the second layer's inputs: coordinates of tokens and first attention, one-hot symbols, its directions."""
-    own = torch.eye(symbols(language), dtype=torch.float64)
+    own = _eye(symbols(language))
     brackets = language.types * language.max_depth
     return pad(own, (language.vocabulary + _DEPTH, 2 * brackets))
 
@@ -333,18 +335,18 @@ def _depth_projection(language: Dyck, embeddings: Tensor) -> list[tuple[Tensor, 
     D, vocabulary, (count, size) = language.max_depth, language.vocabulary, embeddings.shape
     angle: Float[Tensor, " depth"] = (2 * (torch.arange(D + 1).double().square() + 1)).rsqrt()
     middles, halves = (angle[:-1] + angle[1:]) / 2, (angle[:-1] - angle[1:]) / 2
-    first = pad(torch.eye(vocabulary, size, dtype=torch.float64)[START:], (0, 0, 2 * D, 0))
-    first_bias = torch.zeros(len(first), dtype=torch.float64)
+    first = pad(_eye(vocabulary, size)[START:], (0, 0, 2 * D, 0))
+    first_bias = _zeros(len(first))
     # A step is 1 at all larger depths.
     first[: 2 * D, vocabulary + 2] = -1 / halves.repeat(2)
     first_bias[: 2 * D] = torch.cat([middles / halves + 0.5, middles / halves - 0.5])
     token, depth = symbol_parts(language)
-    second = torch.zeros(count, len(first), dtype=torch.float64)
+    second = _zeros(count, len(first))
     second[:, : 2 * D] = between_steps(D + 1)[depth]
     second[torch.arange(count), 2 * D + token - START] = 1.0
     second_bias = torch.where(depth == 0, 0.0, -1.0).double()
     return [
         (first, first_bias),
         (second, second_bias),
-        (embeddings.T, torch.zeros(size, dtype=torch.float64)),
+        (embeddings.T, _zeros(size)),
     ]

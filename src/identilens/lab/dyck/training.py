@@ -133,15 +133,6 @@ def _epochs(
         yield total / len(data)
 
 
-def counted_places(
-    language: Dyck, tokens: Int[Tensor, "member batch n"], training: DyckTraining
-) -> Float[Tensor, "member batch place"]:
-    """Return the weights of all places but the last in the loss: even on those that count, with sum 1 per member."""
-    labels = tokens[..., 1:]
-    counted = language.is_close(labels) if training.loss == "closing" else labels >= SPECIAL
-    return counted / counted.sum((1, 2), keepdim=True)
-
-
 def _losses(
     language: Dyck,
     stack: Stack,
@@ -152,7 +143,8 @@ def _losses(
 ) -> tuple[Float[Tensor, " member"], Float[Tensor, " member"]]:
     """Return each member's cross-entropy and its weighted contrastive term."""
     inputs, labels = tokens[..., :-1], tokens[..., 1:]
-    weight = counted_places(language, tokens, training)
+    closing = language.is_close(labels)
+    weight = closing / closing.sum((1, 2), keepdim=True)
     logits = stack.logits(inputs)
     errors = functional.cross_entropy(logits.flatten(0, 2), labels.flatten(), reduction="none")
     entropy = (errors.view_as(weight) * weight).sum((1, 2))

@@ -6,7 +6,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from identilens.errors import InputError
-from identilens.lab.encoder.settings import Block, HeadsName, LogitScale
+from identilens.lab.encoder.settings import HeadsName
 
 
 @no_type_check  # by jaxtyping, which knows only the fields below; the base class takes many more keywords
@@ -22,9 +22,6 @@ class IdentifiableEncoderConfig(PreTrainedConfig):
         hidden_size: d_model (the paper: d_e).
         dropout: Dropout of embeddings, attention weights and both sublayers.
         initializer_std: Standard deviation of the initial token and position embeddings.
-        block: ``vaswani``: x + attention, norm, x + Linear₂(ReLU(Linear₁(x))), norm. ``paper``: section 2.2 to the
-            letter, y₁ = Linear₁(Norm(x + attention)), y₂ = Norm(x + ReLU(Linear₂(y₁))).
-        logit_scale: Attention logits are divided by √d_k (Eq. 1), by √d_v, or not at all (``none``).
         sentence_pairs: The classifier sees the first tokens of two sentences through one shared encoder.
 
     Examples:
@@ -48,8 +45,6 @@ class IdentifiableEncoderConfig(PreTrainedConfig):
     dropout: float | int = 0.1
     layer_norm_eps: float = 1e-5
     initializer_std: float | int = 1.0
-    block: Block = "vaswani"
-    logit_scale: LogitScale = "d_k"
     sentence_pairs: bool = False
     pad_token_id: int | None = 0
 
@@ -61,9 +56,7 @@ class IdentifiableEncoderConfig(PreTrainedConfig):
                     f"{self.num_attention_heads} heads do not divide hidden_size {self.hidden_size}, so d_v is "
                     "not defined. Pass d_v, or another number of heads."
                 )
-            self.d_v = (
-                self.hidden_size // self.num_attention_heads
-                if self.heads == "concat"
-                else self.hidden_size
-            )
+            self.d_v = self.hidden_size
+            if self.heads == "concat":
+                self.d_v //= self.num_attention_heads
         super().__post_init__(**kwargs)

@@ -1,208 +1,93 @@
-"""Whether queries and keys of the head's size could give the alternatives (Bhardwaj et al. 2021, Fig. 5)."""
+"""Whether queries and keys of a head's size could give its alternatives, and ranks of T by length (Bhardwaj 2021)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import polars as pl
 import torch
 
-from identilens.charts.kit import AnyChart, rule, scatter
-from identilens.charts.views import View
 from identilens.errors import InputError
-from identilens.lab.encoder.settings import LogitRankSettings
 from identilens.measures.attention.logits import logit_rank_study
 from identilens.measures.attention.rank import numerical_rank
+from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
-from identilens.runs.progress import Progress
-from identilens.runs.result import Finding, Result
-from identilens.runs.study import Output, study_function
-from identilens.runs.tables import HEAD, integers, table_of
-from identilens.studies.heads import HeadStudy, PartsByText, Place, TextHeads
-from identilens.studies.items import read_items
-
-_FINDING = """\
-{realisable:.1%} of {alternatives:,} random alternatives of {maps:attention map} have logits of rank at most d_k, so \
-that queries and keys of this size could produce them.
-Their mean rank is {rank_share:.1%} of the largest possible rank, the number of keys less one.
-"""
-_TILES = """\
-{realisable:.1%} | of the alternatives have logits of rank at most d_k
-{rank_share:.1%} | mean share of full rank
-"""
-_RANKS = ("lowest_rank", "highest_rank")
+from identilens.models.reading import read_head
 
 
-def _with_limits(frame: pl.DataFrame, *columns: str, **look: Any) -> AnyChart:
-    """Return ranks, mean and range, by the number of keys, with the largest rank of each d_k."""
-    chart = scatter(frame, *columns, span=_RANKS, **look)
-    for d_k in frame["d_k"].unique().sort():
-        chart = rule(chart, y=d_k, label=f"d_k = {d_k}")
-    return chart
+def logit_ranks(
+    lens: Lens,
+    texts: Any,
+    *,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    count: int = 1000,
+    lengths: tuple[float, float] = (2.0, 4.0),
+    seed: int = 0,
+) -> pl.DataFrame:
+    """Return the least logit ranks of random alternatives, and the ranks that the head can produce (Fig. 5).
 
-
-@dataclass(frozen=True, kw_only=True)
-class LogitRanks(Result):
-    """Least logit ranks of random alternatives (Bhardwaj et al. 2021, Fig. 5).
-
-    Attributes:
-        table: One row for each text and head.
-
-    Examples:
-        >>> import identilens as idl
-        >>> lens = idl.load("bundled")
-        >>> result = idl.lab.logit_ranks(lens, idl.examples()[1], layers=3, heads=(5, 6), count=10)
-        >>> result.table.select("layer", "head", "d_k", "alternatives", "realisable_share")
-        shape: (2, 5)
-        ┌───────┬──────┬─────┬──────────────┬──────────────────┐
-        │ layer ┆ head ┆ d_k ┆ alternatives ┆ realisable_share │
-        │ ---   ┆ ---  ┆ --- ┆ ---          ┆ ---              │
-        │ i64   ┆ i64  ┆ i64 ┆ i64          ┆ f64              │
-        ╞═══════╪══════╪═════╪══════════════╪══════════════════╡
-        │ 3     ┆ 5    ┆ 32  ┆ 10           ┆ 0.0              │
-        │ 3     ┆ 6    ┆ 32  ┆ 10           ┆ 0.0              │
-        └───────┴──────┴─────┴──────────────┴──────────────────┘
-    """
-
-    analysis: ClassVar = "lab encoder logit-ranks"
-    title: ClassVar = "Logit ranks of alternatives"
-    schema: ClassVar = {
-        "table": {
-            **HEAD,
-            **integers("n_key", "d_k", "d_v", "simplex_nullity", "original_rank", "lowest_rank"),
-            "mean_rank": pl.Float64,
-            "highest_rank": pl.Int64,
-            "realisable_share": pl.Float64,
-            "alternatives": pl.Int64,
-            "mean_total_variation": pl.Float64,
-            "output_error": pl.Float64,
-        }
-    }
-
-    words: ClassVar = {
-        "n_key": "Keys (tokens)",
-        "mean_rank": "Least logit rank of alternatives",
-    }
-    views: ClassVar = {
-        "logit_rank_by_length": View(
-            _with_limits,
-            ("n_key", "mean_rank", "layer"),
-            title="Least logit rank of alternatives by length",
-            text="Means and ranges over alternatives. Queries and keys give logits of rank d_k at most; "
-            "the largest possible rank is the number of keys less one.",
-            also=(*_RANKS, "d_k"),
-        ),
-        "by_layer": View(title="Means by layer", table="by_layer", listed=True),
-    }
-
-    def by_layer(self) -> pl.DataFrame:
-        """Return the means of each layer over texts and heads."""
-        groups = self.table.drop("text", "head").group_by("kind", "layer")
-        return groups.mean().sort("layer")
-
-    def summary(self) -> Finding:
-        """Return how many alternatives queries and keys could give, and how high ranks are."""
-        count, drawn = pl.col("alternatives"), self.table["alternatives"].sum()
-        numbers = self.table.select(
-            realisable=(pl.col("realisable_share") * count).sum() / drawn,
-            rank_share=(pl.col("mean_rank") / (pl.col("n_key") - 1)).mean(),
-        ).row(0, named=True)
-        return Finding.of(_FINDING, _TILES, alternatives=drawn, maps=len(self.table), **numbers)
-
-
-class LogitRankStudy(HeadStudy[LogitRankSettings, LogitRanks]):
-    """Compute the least logit ranks of random alternatives, and compare them with the ranks that the head can produce.
-
-    The protocol of Bhardwaj et al. 2021, Fig. 5: alternatives have coefficients uniform on [−10, 10] in LN([T, 1]),
-    and their rows are scaled to stay on the simplex. One alternative is in memory at a time. Bidirectional attention
-    only: under a mask, the hidden logits are free.
+    Alternatives have coefficients uniform on [−10, 10] in LN([T, 1]), and their rows are scaled to stay on the
+    simplex. Bidirectional attention only: under a mask, the hidden logits are free.
 
     Args:
         lens: The model.
         texts: Texts, pairs, token ids or a batch; see `Lens.capture`.
+        layers: Layers, counted from 0; all by default.
+        heads: Heads, counted from 0; all by default.
+        count: Number of alternatives of each head.
+        lengths: Shortest and longest text that is used, in multiples of d_v.
+        seed: Seed of the random numbers.
+
+    Returns:
+        One row a text and head; the original rank is that of the head's own logits.
 
     Raises:
-        InputError: For texts or settings that cannot be used, no text of a fitting length, or masked attention.
-        UnsupportedModelError: If the model's attention cannot be captured faithfully.
-        OutputFolderError: If ``out`` contains something else or cannot be written.
+        InputError: For texts that cannot be read, a model without bidirectional attention, or no text of these lengths.
 
     Examples:
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
-        >>> result = idl.lab.logit_ranks(lens, idl.examples()[1], layers=3, heads=5, count=10)
-        >>> result
-        LogitRanks: 0.0 % of 10 random alternatives of ...
+        >>> ranks = idl.lab.logit_ranks(lens, idl.examples()[1], layers=[3], heads=[5, 6], count=10)
+        >>> ranks.select("layer", "head", "d_k", "realisable_share").rows()
+        [(3, 5, 32, 0.0), (3, 6, 32, 0.0)]
     """
-
-    name = "lab encoder logit-ranks"
-    settings_type = LogitRankSettings
-    result_type = LogitRanks
-
-    def __init__(self, lens: Lens, texts: Any, settings: LogitRankSettings) -> None:
-        self.settings = settings
-        items = read_items(lens, texts, settings.max_length)
-        if all(site.kind != "encoder" for site in lens.sites(items[0])):
-            raise InputError(
-                "the model has no bidirectional attention: under a mask, hidden logits are free and the rank is open."
+    rows = []
+    for text, item in enumerate(lens.read(texts)):
+        for site, number in chosen_heads(lens.sites(item), layers, heads, "encoder"):
+            d_v = site.output_projection.shape[1]
+            if not lengths[0] * d_v <= item.length <= lengths[1] * d_v:
+                continue
+            head = read_head(lens, item, site.layer, number, "encoder")
+            generator = torch.Generator().manual_seed(seed + len(rows))
+            measured = logit_rank_study(
+                head.attention, head.projected, head.d_k, count=count, generator=generator
             )
-        whole, (low, high) = TextHeads.of(lens, items, settings, "encoder"), settings.lengths
-
-        def fitting(text: int) -> list[Sequence[Place]]:
-            length = items.lengths[text]
-            return [
-                [place]
-                for place in whole.places(text)
-                if low * _d_v(place) <= length <= high * _d_v(place)
-            ]
-
-        self.lens, self.items = lens, items
-        self.heads = replace(whole, parts=PartsByText(len(items), fitting))
-        if not self.heads.parts:
-            raise InputError(
-                f"no text has {low:g} to {high:g} times as many tokens as values have dimensions; the longest has "
-                f"{max(items.lengths)}. Give longer texts, or other lengths."
+            ranks = measured.ranks.double()
+            rows.append(
+                {
+                    "text": text,
+                    "layer": site.layer,
+                    "head": number,
+                    "n_key": measured.seq_len,
+                    "d_k": head.d_k,
+                    "d_v": d_v,
+                    "simplex_nullity": measured.simplex_nullity,
+                    "original_rank": measured.original_rank,
+                    "lowest_rank": int(ranks.min()),
+                    "mean_rank": float(ranks.mean()),
+                    "highest_rank": int(ranks.max()),
+                    "realisable_share": measured.realisable_share,
+                    "alternatives": count,
+                    "mean_total_variation": measured.mean_total_variation,
+                    "output_error": measured.output_error,
+                }
             )
-
-    def run(self, part: int) -> Output:
-        """Return the row of one head on one text."""
-        (place,) = self.heads.parts[part]
-        head = self.heads.read(place)
-        if head.visible is not None:
-            raise InputError(
-                f"layer {head.layer} hides keys from some queries (a window), so its logit rank is open."
-            )
-        generator = torch.Generator().manual_seed(self.settings.seed + part)
-        measured = logit_rank_study(
-            head.attention,
-            head.projected,
-            head.d_k,
-            count=self.settings.count,
-            generator=generator,
+    if not rows:
+        raise InputError(
+            f"no text has {lengths[0]:g} to {lengths[1]:g} times as many tokens as values have dimensions. "
+            "Give longer texts, or other lengths."
         )
-        ranks = measured.ranks.double()
-        row = {
-            **place.row,
-            "n_key": measured.seq_len,
-            "d_k": head.d_k,
-            "d_v": _d_v(place),
-            "simplex_nullity": measured.simplex_nullity,
-            "original_rank": measured.original_rank,
-            "lowest_rank": int(ranks.min()),
-            "mean_rank": float(ranks.mean()),
-            "highest_rank": int(ranks.max()),
-            "realisable_share": measured.realisable_share,
-            "alternatives": self.settings.count,
-            "mean_total_variation": measured.mean_total_variation,
-            "output_error": measured.output_error,
-        }
-        return Output({"table": table_of(LogitRanks.schema["table"], [row])})
-
-
-def _d_v(place: Place) -> int:
-    return place.site.output_projection.shape[1]
-
-
-logit_ranks = study_function(LogitRankStudy, "logit_ranks")
+    return pl.DataFrame(rows)
 
 
 def rank_by_length(
@@ -212,7 +97,6 @@ def rank_by_length(
     lengths: Sequence[int],
     per_length: int = 100,
     seed: int = 0,
-    progress: Progress | None = None,
 ) -> pl.DataFrame:
     """Return rank(T) and dim LN(T) of the first layer's first head on texts clipped to given lengths, one row a text.
 
@@ -229,7 +113,7 @@ def rank_by_length(
     ids = lens.tokenizer(list(texts), truncation=True)["input_ids"]
     generator = torch.Generator().manual_seed(seed)
     rows: list[dict[str, int]] = []
-    for done, length in enumerate(lengths, 1):
+    for length in lengths:
         fitting = [index for index, tokens in enumerate(ids) if len(tokens) >= length]
         if len(fitting) < per_length:
             raise InputError(
@@ -252,6 +136,4 @@ def rank_by_length(
                     "simplex_nullity": int(measured.simplex_nullity),
                 }
             )
-        if progress:
-            progress(done, len(lengths), "lengths")
     return pl.DataFrame(rows)

@@ -32,7 +32,7 @@ class IdentifiableAttention(nn.Module):
         self.config = config
         self.is_causal = False
         heads, d_v = config.num_attention_heads, config.d_v or 0
-        self.scaling = {"d_k": config.d_k, "d_v": d_v, "none": 1}[config.logit_scale] ** -0.5
+        self.scaling = config.d_k**-0.5
         self.q_proj = XavierLinear(config.hidden_size, heads * config.d_k)
         self.k_proj = XavierLinear(config.hidden_size, heads * config.d_k)
         self.v_proj = XavierLinear(config.hidden_size, heads * d_v)
@@ -71,12 +71,11 @@ class IdentifiableEncoderLayer(nn.Module):
     """Attention and feed-forward block, each followed by a residual connection and a norm (Vaswani et al. 2017).
 
     With ``heads="concat"`` and d_k = d_v = d_model / heads it computes the same as `torch.nn.TransformerEncoderLayer`
-    with its defaults. ``block="paper"`` has the residual connections and the ReLU where section 2.2 has them.
+    with its defaults.
     """
 
     def __init__(self, config: IdentifiableEncoderConfig) -> None:
         super().__init__()
-        self.block = config.block
         self.attention = IdentifiableAttention(config)
         self.attention_norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.linear1 = nn.Linear(config.hidden_size, config.intermediate_size)
@@ -93,11 +92,7 @@ class IdentifiableEncoderLayer(nn.Module):
     ) -> Float[Tensor, "batch n d_model"]:
         """Return the layer's output at the first ``queries`` positions (default: all)."""
         attended, _ = self.attention(hidden_states, attention_mask, queries, **kwargs)
-        given = hidden_states[:, :queries]
-        middle = self.attention_norm(given + self.dropout(attended))
-        if self.block == "paper":
-            mapped = nn.functional.relu(self.linear2(self.dropout(self.linear1(middle))))
-            return self.output_norm(given + self.dropout(mapped))
+        middle = self.attention_norm(hidden_states[:, :queries] + self.dropout(attended))
         inner = self.dropout(nn.functional.relu(self.linear1(middle)))
         return self.output_norm(middle + self.dropout(self.linear2(inner)))
 
@@ -236,33 +231,27 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
 
         A model with ``sentence_pairs`` needs a second sentence; hidden states and weights are those of the first.
         """
-        everything = any(kwargs.get(name) for name in ("output_hidden_states", "output_attentions"))
-        short = not everything and _starts_left(attention_mask)
-        pair_short = _starts_left(pair_attention_mask)
-        states = self.encoder(input_ids, attention_mask, first_token_only=short, **kwargs)
-        first = _first_token(states.last_hidden_state, attention_mask)
+        first, states = self._read(input_ids, attention_mask, kwargs)
         if pair_input_ids is not None:
-            other = self.encoder(
-                pair_input_ids, pair_attention_mask, first_token_only=pair_short, **kwargs
-            )
-            first = torch.cat(
-                [first, _first_token(other.last_hidden_state, pair_attention_mask)], -1
-            )
+            other, _ = self._read(pair_input_ids, pair_attention_mask, kwargs)
+            first = torch.cat([first, other], -1)
         logits = self.classifier(first)
         loss = None
         if labels is not None:
             loss = nn.functional.cross_entropy(logits.float(), labels)
         return SequenceClassifierOutput(loss, logits, states.hidden_states, states.attentions)
 
-
-def _starts_left(attention_mask: Tensor | None) -> bool:
-    return attention_mask is None or (attention_mask.ndim == 2 and bool(attention_mask[:, 0].all()))
-
-
-def _first_token(states: Tensor, attention_mask: Tensor | None) -> Float[Tensor, "batch d_model"]:
-    if attention_mask is None or attention_mask.ndim != 2 or states.shape[1] == 1:
-        return states[:, 0]
-    return states[torch.arange(len(states), device=states.device), attention_mask.int().argmax(-1)]
+    def _read(
+        self, input_ids: Tensor | None, mask: Tensor | None, options: dict[str, Any]
+    ) -> tuple[Float[Tensor, "batch d_model"], BaseModelOutput]:
+        """Return the state of the first token of each text, and all states, on request or with padding on the left."""
+        padded = mask is not None and not bool(mask[:, 0].all())
+        whole = any(options.get(name) for name in ("output_hidden_states", "output_attentions"))
+        output = self.encoder(input_ids, mask, first_token_only=not (padded or whole), **options)
+        states = output.last_hidden_state
+        if mask is None or not padded:
+            return states[:, 0], output
+        return states[torch.arange(len(states)), mask.int().argmax(-1)], output
 
 
 AutoConfig.register("identifiable_encoder", IdentifiableEncoderConfig, exist_ok=True)

@@ -17,14 +17,11 @@ from identilens.runs.settings import (
     Settings,
     TwoOrMore,
 )
-from identilens.studies.settings import HeadSettings
 
 TaskName = Literal[
     "imdb", "trec", "sst", "snli", "yelp", "dbpedia", "sogou", "ag_news", "yahoo", "amazon"
 ]
 HeadsName = Literal["concat", "add"]
-Block = Literal["vaswani", "paper"]
-LogitScale = Literal["d_k", "d_v", "none"]
 
 D_K = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 """Sizes of queries and keys, in the order of the columns of Table 1."""
@@ -35,15 +32,13 @@ class TrainingSettings(Settings):
     """Settings that do not depend on the task, the kind of heads and the key size.
 
     Attributes:
-        data: Folder with the task's files, or the folder above it. Default: the data set on the hub.
+        data: Folder with the task's files, or the folder above it.
         d_v: Size of values. Default: d_model / heads for concat, d_model for add.
         layers: Number of encoder layers.
         d_model: Embedding size.
         attention_heads: Number of heads.
         feed_forward: Width of the feed-forward block.
-        block: The layer of Vaswani et al. 2017 (vaswani), or the paper's formula in section 2.2 (paper).
         initial_std: Standard deviation of the initial embeddings of tokens and positions.
-        logit_scale: Attention logits are divided by the square root of this size; none: not divided.
         dropout: Dropout of embeddings, attention weights and sublayers.
         max_length: Cut longer texts to this many tokens, [CLS] included.
         max_words: Largest size of the vocabulary.
@@ -54,15 +49,13 @@ class TrainingSettings(Settings):
         limit: Train on this many rows, chosen at random.
     """
 
-    data: Annotated[Path | None, NOT_RECORDED] = None
+    data: Annotated[Path, NOT_RECORDED] = Path("data")
     d_v: Positive | None = None
     layers: Positive = 1
     d_model: Positive = 512
     attention_heads: Positive = 8
     feed_forward: Positive = 2048
-    block: Block = "vaswani"
     initial_std: AboveZero = 1.0
-    logit_scale: LogitScale = "d_k"
     dropout: Annotated[float, Ge(0), Lt(1)] = 0.1
     max_length: TwoOrMore = 512
     max_words: Positive = 100_000
@@ -99,37 +92,15 @@ class SweepSettings(TrainingSettings):
         heads: Kinds of heads, separated by commas.
         d_k: Sizes of queries and keys, such as 1,2,64.
         seeds: Seeds, such as 0-4, with one run for each; Table 1 has one seed.
-        keep_models: Keep the model of each run. By default it is deleted after the run.
     """
 
     tasks: Annotated[tuple[TaskName, ...], LIST]
     heads: Annotated[tuple[HeadsName, ...], LIST] = ("concat", "add")
     d_k: Annotated[tuple[Positive, ...], LIST] = D_K
     seeds: Numbers = (0,)
-    keep_models: Annotated[bool, NOT_RECORDED] = False
 
     def check(self) -> None:
         """Check that there is something to train."""
         for name in ("tasks", "heads", "d_k", "seeds"):
             if not getattr(self, name):
                 raise SettingError(name, "with at least one value", ())
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogitRankSettings(HeadSettings):
-    """The heads, and the number of alternatives of each.
-
-    Attributes:
-        count: Number of alternatives of each head; the paper uses 1,000.
-        lengths: Shortest and longest text that is used, in multiples of d_v; the paper uses 2-4.
-        seed: Seed of the random numbers.
-    """
-
-    count: Positive = 1000
-    lengths: Annotated[tuple[float, float], LIST] = (2.0, 4.0)
-    seed: NonNegative = 0
-
-    def check(self) -> None:
-        """Check that the lengths go upwards."""
-        if not 0 < self.lengths[0] <= self.lengths[1]:
-            raise SettingError("lengths", "as two positive ends, the lower first", self.lengths)

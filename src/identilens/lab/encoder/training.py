@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -19,14 +20,13 @@ from transformers import (
     set_seed,
 )
 
-from identilens.lab.encoder.checkpoints import CHECKPOINTS, list_checkpoint
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
 from identilens.lab.encoder.modeling import IdentifiableEncoderForSequenceClassification
 from identilens.lab.encoder.readers import Examples, Splits
 from identilens.lab.encoder.settings import EncoderSettings
-from identilens.lab.encoder.tasks import Task
+from identilens.lab.encoder.tasks import TASKS, Task
 from identilens.models.saving import save_model
-from identilens.runs.files import translated_write_errors, write_folder
+from identilens.runs.files import write_folder
 from identilens.runs.tables import Row
 
 
@@ -56,8 +56,8 @@ def collate_examples(rows: Sequence[Row]) -> dict[str, Tensor]:
     return batch
 
 
-Watch = Callable[[int, str], None]
-"""Called with the number of steps done and a note on the last epoch."""
+Tell = Callable[[str, int], None]
+"""Called after each epoch with its validation accuracy in words, and its number."""
 
 
 def build_model(
@@ -75,9 +75,7 @@ def build_model(
         num_attention_heads=settings.attention_heads,
         intermediate_size=settings.feed_forward,
         max_position_embeddings=settings.max_length,
-        block=settings.block,
         initializer_std=settings.initial_std,
-        logit_scale=settings.logit_scale,
         dropout=settings.dropout,
         sentence_pairs=task.pair,
         id2label=dict(enumerate(task.labels)),
@@ -90,7 +88,7 @@ def training_arguments(folder: Path, settings: EncoderSettings) -> TrainingArgum
     """Return what the Trainer is told: Adam with a constant rate, the best epoch by validation accuracy."""
     batch, accelerated = settings.batch_size, torch.accelerator.is_available()
     return TrainingArguments(
-        output_dir=str(folder / CHECKPOINTS),
+        output_dir=str(folder),
         num_train_epochs=settings.epochs,
         seed=settings.seed,
         per_device_train_batch_size=batch,
@@ -118,17 +116,11 @@ def training_arguments(folder: Path, settings: EncoderSettings) -> TrainingArgum
 
 
 def train_encoder(
-    folder: Path,
-    task: Task,
-    parts: Splits,
-    settings: EncoderSettings,
-    watch: Watch,
-    checkpoint: Path | None = None,
-) -> tuple[pl.DataFrame, dict[str, Any]]:
+    parts: Splits, settings: EncoderSettings, tell: Tell, folder: Path | None = None
+) -> tuple[pl.DataFrame, Row]:
     """Return one row per epoch, and the metrics of the epoch with the best validation accuracy.
 
-    The model is saved to ``model`` in the folder, checkpoints to ``checkpoints``. Training continues from
-    ``checkpoint`` if it is given.
+    The model of that epoch is saved to a folder, if one is given.
     """
     # Importing the Trainer needs a second or more, and only training uses it.
     from transformers import PrinterCallback, Trainer
@@ -141,27 +133,26 @@ def train_encoder(
     tokenizer = build_tokenizer(
         sentences, max_words=settings.max_words, max_length=settings.max_length
     )
-    model = build_model(task, tokenizer, settings)
-    arguments = training_arguments(folder, settings)
-    trainer = Trainer(
-        model=model,
-        args=arguments,
-        data_collator=collate_examples,
-        train_dataset=encoded_examples(parts.train, tokenizer),
-        eval_dataset=encoded_examples(parts.validation, tokenizer),
-        processing_class=tokenizer,
-        compute_metrics=_accuracy,
-        callbacks=[_Reporter(watch, folder)],
-    )
-    trainer.remove_callback(PrinterCallback)
-    started = time.perf_counter()
-    with translated_write_errors(folder / CHECKPOINTS):
-        trainer.train(resume_from_checkpoint=checkpoint and str(checkpoint))
-    seconds = time.perf_counter() - started
+    model = build_model(TASKS[settings.task], tokenizer, settings)
+    with TemporaryDirectory() as checkpoints:
+        trainer = Trainer(
+            model=model,
+            args=training_arguments(Path(checkpoints), settings),
+            data_collator=collate_examples,
+            train_dataset=encoded_examples(parts.train, tokenizer),
+            eval_dataset=encoded_examples(parts.validation, tokenizer),
+            compute_metrics=_accuracy,
+            callbacks=[_Reporter(tell)],
+        )
+        trainer.remove_callback(PrinterCallback)
+        started = time.perf_counter()
+        trainer.train()
+        seconds = time.perf_counter() - started
     table = _epochs(trainer.state.log_history)
     best = table.sort("validation_accuracy", "epoch", descending=[True, False]).row(0, named=True)
     tested = trainer.evaluate(encoded_examples(parts.test, tokenizer), metric_key_prefix="test")
-    write_folder(folder / "model", partial(save_model, model, tokenizer))
+    if folder is not None:
+        write_folder(folder, partial(save_model, model, tokenizer))
     return table, {
         **settings.recorded(),
         "d_v": model.config.d_v,
@@ -179,23 +170,16 @@ def train_encoder(
 
 
 class _Reporter(TrainerCallback):
-    """Reports the progress of training, and lists each checkpoint when it is complete."""
+    """Reports the validation accuracy of each epoch."""
 
-    def __init__(self, watch: Watch, folder: Path) -> None:
-        self._watch, self._folder = watch, folder
-        self._note = ""
-
-    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        list_checkpoint(self._folder, state.global_step)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._watch(state.global_step, self._note)
+    def __init__(self, tell: Tell) -> None:
+        self.tell = tell
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        accuracy = kwargs.get("metrics", {}).get("eval_accuracy")
+        accuracy = kwargs["metrics"].get("eval_accuracy")
         if accuracy is not None:
-            self._note = f"epoch {state.epoch or 0:.0f}: validation accuracy {accuracy:.3f}"
-            self._watch(state.global_step, self._note)
+            epoch = round(state.epoch)
+            self.tell(f"epoch {epoch}: validation accuracy {accuracy:.3f}", epoch)
 
 
 def _accuracy(prediction: EvalPrediction) -> dict[str, float]:

@@ -7,20 +7,22 @@ import polars as pl
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from identilens.charts.cells import token_map
 from identilens.charts.kit import Charts, lines
-from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
 from identilens.lab.reversal.task import DRAFT_THRESHOLD, SWEEP, best_range
-from identilens.lab.reversal.views import attention, structures, thresholds
+from identilens.measures.structure.weights import structure_weights
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import decimals
 from identilens.studies.perturbation_views import NORMS_VIEW, PERTURBATIONS, named_norms
 
-_SHOWN_INPUTS = 5
+SHOWN = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
+"""Thresholds whose W is drawn (structure2025, Fig. 2)."""
+
 _FINDING = """\
 The model (epochs: {epochs}) has {accuracy:.1%} of the test tokens right when it is given the correct tokens before \
 them, and {whole:.1%} of the sequences without an error.
-W of {best_head} matches the antidiagonal best for l from {first_threshold:g} to {last_threshold:g} (cosine \
+W of head {best_head} matches the antidiagonal best for l from {first_threshold:g} to {last_threshold:g} (cosine \
 {best_score:.3f}; {score_at_draft:.3f} at the draft's l = {draft}).
 """
 _TILES = """\
@@ -40,7 +42,7 @@ class Reversal(Result):
     Attributes:
         table: One row: epochs, accuracy on validation and test tokens (given the right ones before), share of ``whole``
             test sequences without a wrong token, share of tokens right when it goes on from its own (``written``; none
-            for the transformer), and the seconds that training took.
+            for the transformer).
         heads: Mean over inputs of n − rank(T), one row per head.
         course: Loss and validation accuracy of each epoch.
         sweep: `threshold_sweep` of every head, raw and effective.
@@ -52,8 +54,8 @@ class Reversal(Result):
         >>> import identilens as idl
         >>> small = {"length": 4, "vocabulary": 4, "hidden": 8, "train": 200, "held_out": 20, "inputs": 5}
         >>> reversal = idl.lab.train_reversal(**small, epochs=2)
-        >>> reversal.weights.shape, reversal.head_name(0), len(reversal.course)
-        (torch.Size([1, 5, 4, 4]), 'LSTM', 2)
+        >>> reversal.weights.shape, reversal.best_head(), len(reversal.course)
+        (torch.Size([1, 5, 4, 4]), 0, 2)
     """
 
     analysis: ClassVar = "lab reversal"
@@ -62,7 +64,7 @@ class Reversal(Result):
         "table": {
             "model": pl.String,
             "epochs": pl.Int64,
-            **decimals("validation_accuracy", "accuracy", "whole", "written", "seconds"),
+            **decimals("validation_accuracy", "accuracy", "whole", "written"),
         },
         "heads": {"head": pl.Int64, "nullity": pl.Float64},
         "course": {"epoch": pl.Int64, "loss": pl.Float64, "validation_accuracy": pl.Float64},
@@ -70,7 +72,11 @@ class Reversal(Result):
         "perturbations": PERTURBATIONS,
     }
 
-    words: ClassVar = {"value": "Loss or accuracy"}
+    words: ClassVar = {
+        "threshold": "Threshold l",
+        "score": "Score (cosine)",
+        "support": "Support (F₁)",
+    }
     views: ClassVar = {
         "model": View(title="Model", listed=True),
         "course": View(
@@ -80,7 +86,15 @@ class Reversal(Result):
             text="The decoder is given the correct tokens before each.",
             table="course",
         ),
-        "inputs": View(title="Cross attention", text=_INPUTS, method="maps", maps="input_maps"),
+        "inputs": View(title="Cross attention", text=_INPUTS, method="maps"),
+        "thresholds": View(
+            lines,
+            ("threshold", ("score", "support"), "measure"),
+            title="Match of W and the antidiagonal, by threshold on the mean",
+            text="Score: cosine of W and the antidiagonal. Support: F₁ of where W is positive.",
+            table="best_sweep",
+            look={"points": False, "x_domain": (0, 1), "y_domain": (0, 1.03)},
+        ),
         "heads": View(title="Heads", table="heads", listed=True),
         "norms": NORMS_VIEW,
     }
@@ -105,39 +119,14 @@ class Reversal(Result):
         """Cross attention of each head on each input."""
         return self.matrices["cross.weights"]
 
-    @property
-    def effective(self) -> Float[Tensor, "head text n n"]:
-        """The part of it that the head's output depends on."""
-        return self.matrices["cross.effective"]
-
-    def head_sweep(self, head: int = 0) -> pl.DataFrame:
-        """Return the sweep of one head's raw weights, in units of the mean."""
-        return self.sweep.filter(head=head, scale="mean", weights="raw")
-
     def best_head(self) -> int:
         """Return the head whose W matches the antidiagonal best at any threshold on the mean."""
         means = self.sweep.filter(scale="mean", weights="raw")
         return int(means.sort("score", "head", descending=[True, False])["head"][0])
 
-    def head_name(self, head: int) -> str:
-        """Return the name of a head in charts."""
-        return "LSTM" if self.model == "lstm" else f"Transformer, head {head}"
-
-    def maps_of(self, text: int) -> dict[str, Float[Tensor, "n n"]]:
-        """Return the cross attention on one input, by the head's name."""
-        return {self.head_name(head): maps[text] for head, maps in enumerate(self.weights)}
-
-    def best_mean(self) -> dict[str, Float[Tensor, "n n"]]:
-        """Return the mean weights over inputs of the best head, by its name."""
-        head = self.best_head()
-        return {self.head_name(head): self.weights[head].mean(0)}
-
     def best_sweep(self) -> pl.DataFrame:
-        """Return the sweep of the best head's raw weights, in both units, with the head's name."""
-        head = self.best_head()
-        return self.sweep.filter(head=head, weights="raw").with_columns(
-            name=pl.lit(self.head_name(head))
-        )
+        """Return the sweep of the best head's raw weights, in units of the mean."""
+        return self.sweep.filter(head=self.best_head(), scale="mean", weights="raw")
 
     def subject(self) -> str:
         """Return the model and its inputs."""
@@ -145,20 +134,18 @@ class Reversal(Result):
 
     def summary(self) -> Finding:
         """Return how well the model reverses, and how well W shows it."""
-        head = self.best_head()
-        sweep = self.head_sweep(head)
+        sweep = self.best_sweep()
         score, first, last = best_range(sweep)
-        near = (pl.col("threshold") - DRAFT_THRESHOLD).abs() < 1e-9
         return Finding.of(
             _FINDING,
             _TILES,
             **self.table.row(0, named=True),
-            best_head=self.head_name(head),
+            best_head=self.best_head(),
             best_score=score,
             first_threshold=first,
             last_threshold=last,
             draft=DRAFT_THRESHOLD,
-            score_at_draft=sweep.filter(near)["score"][0],
+            score_at_draft=sweep.filter(threshold=DRAFT_THRESHOLD)["score"][0],
         )
 
     def norms(self) -> pl.DataFrame:
@@ -166,19 +153,14 @@ class Reversal(Result):
         return named_norms(self.perturbations)
 
     def maps(self) -> Charts:
-        """Return attention on the first input, W at some thresholds and its match with the antidiagonal."""
+        """Return attention on the first input, and W of the best head at some thresholds (Fig. 1, 2)."""
+        tokens = [str(token) for token in self.source[0].tolist()]
+        places = [str(place) for place in range(len(tokens))]
+        mean = self.weights[self.best_head()].mean(0)
+        heads = {f"head {head}": maps[0] for head, maps in enumerate(self.weights)}
+        cut = {f"l = {level:g}": structure_weights(mean, level) for level in SHOWN}
+        first, second = f"Cross attention, {self.model}", f"W by threshold l, {self.model}"
         return {
-            "attention": attention(self.maps_of(0), self.source[0].tolist()),
-            "structures": structures(self.best_mean()),
-            "thresholds": thresholds(self.best_sweep()),
+            "attention": token_map(heads, tokens[::-1], tokens, first, side=180, domain=(0, 1)),
+            "structures": token_map(cut, places, places, second, columns=4, domain=(0, 1)),
         }
-
-    def input_maps(self) -> list[TokenMap]:
-        """Return the cross attention of every head on some inputs."""
-        maps = []
-        for text, tokens in enumerate(self.source[:_SHOWN_INPUTS].tolist()):
-            keys = [str(token) for token in tokens]
-            for head, raw in enumerate(self.weights[:, text]):
-                layers = {"raw": raw, "effective": self.effective[head, text]}
-                maps.append(TokenMap({"head": head, "input": text}, layers, keys[::-1], keys))
-        return maps

@@ -1,8 +1,6 @@
 """The reversal task from training to the threshold sweep, for an LSTM and a small transformer (structure2025, V)."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from time import perf_counter
 
 import torch
 from jaxtyping import Float, Int
@@ -25,13 +23,12 @@ Sequences = Int[Tensor, "batch n"]
 PERTURBED_INPUTS = 5
 
 
-@dataclass(frozen=True)
-class CrossAttention:
-    """Weights, values and output projections of the attention of a decoder to its encoder."""
-
-    weights: Float[Tensor, "head text n n"]
-    values: Float[Tensor, "head text n d_v"]
-    output_projection: Float[Tensor, "head text d_v d_model"]
+CrossAttention = tuple[
+    Float[Tensor, "head text n n"],
+    Float[Tensor, "head text n d_v"],
+    Float[Tensor, "head text d_v d_model"],
+]
+"""Weights, values and output projections of the attention of a decoder to its encoder."""
 
 
 def before(target: Int[Tensor, "batch m"], start: int) -> Int[Tensor, "batch m"]:
@@ -122,7 +119,7 @@ class AttentionReverser(nn.Module):
         """Return the attention to the encoder, each token given the right ones before it."""
         weights, values = self._read(source, source.flip(-1))[1], self._encode(source)[0]
         projection = self.dense.weight[:, : self.encoder.hidden_size].T.expand(len(source), -1, -1)
-        return CrossAttention(*(part.double()[None] for part in (weights, values, projection)))
+        return weights.double()[None], values.double()[None], projection.double()[None]
 
     @torch.no_grad()
     def written(self, source: Sequences) -> float:
@@ -190,16 +187,17 @@ class TransformerReverser(nn.Module):
 
     def cross_attention(self, source: Sequences) -> CrossAttention:
         """Return the decoder's attention to the encoder, each token given the right ones before it."""
-        cross = [
-            [head for head in text.heads if head.kind == "cross"]
-            for text in self.lens.capture(self.batch(source), weights=True)
-        ]
-
-        parts = [
-            [torch.stack([getattr(head, name).double() for head in text]) for text in cross]
-            for name in ("weights", "values", "output_projection")
-        ]
-        return CrossAttention(*(torch.stack(texts, 1) for texts in parts))
+        weights, values, projections = [], [], []
+        for text in self.lens.capture(self.batch(source), weights=True):
+            heads = [head for head in text.heads if head.kind == "cross"]
+            weights.append(torch.stack([head.attention for head in heads]))
+            values.append(torch.stack([head.values for head in heads]))
+            projections.append(torch.stack([head.output_projection for head in heads]))
+        return (
+            torch.stack(weights, 1).double(),
+            torch.stack(values, 1).double(),
+            torch.stack(projections, 1).double(),
+        )
 
     @property
     def lens(self) -> Lens:
@@ -256,14 +254,12 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
             model = AttentionReverser(settings.vocabulary, settings.hidden)
         else:
             model = TransformerReverser(settings.vocabulary, settings.hidden, settings.length)
-        start = perf_counter()
         course = train_reverser(model, train, validation, settings, self.tell)
-        seconds = perf_counter() - start
         source = test[: settings.inputs]
-        cross = model.cross_attention(source)
-        weights, values, projection = cross.weights, cross.values, cross.output_projection
-        found = effective_attention(values, weights=weights, output_projection=projection)
-        effective = found.effective
+        weights, values, projection = model.cross_attention(source)
+        effective = effective_attention(
+            values, weights=weights, output_projection=projection
+        ).effective
         accuracy, whole = token_accuracy(model, test)
         row = {
             "model": settings.model,
@@ -272,7 +268,6 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
             "accuracy": accuracy,
             "whole": whole,
             "written": model.written(test) if isinstance(model, AttentionReverser) else None,
-            "seconds": seconds,
         }
         nullity = numerical_rank(values, projection).nullity.double().mean(-1).tolist()
         # The same values of l are used on the sum as on the mean, so that the two scales can be compared.
@@ -295,7 +290,7 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
                 perturbations += perturbation_rows(lens, item, text, structures, settings.seed)
         rows = {
             "table": [row],
-            "heads": [{"head": head, "nullity": value} for head, value in enumerate(nullity)],
+            "heads": [{"head": head, "nullity": nullity[head]} for head in range(len(weights))],
             "course": course,
             "sweep": sweep,
             "perturbations": perturbations,

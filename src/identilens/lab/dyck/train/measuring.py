@@ -1,7 +1,6 @@
 """Measures of trained Dyck models: accuracy, attention patterns, and what each head's attention is used for."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor
 
 from identilens.lab.dyck.balance import SecondLayer, measure_balance, second_layer
 from identilens.lab.dyck.configuration import DyckConfig
-from identilens.lab.dyck.evaluation import generalisation
+from identilens.lab.dyck.evaluation import closing_accuracy, measured_prefixes
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
 from identilens.lab.dyck.parsing import parse, probe_prefix, write_brackets
@@ -26,28 +25,11 @@ from identilens.models.lens import Lens
 from identilens.runs.tables import Row, Tables, table_of
 
 
-@dataclass(frozen=True)
-class Variation:
-    """Mean squared distance of attention patterns over pairs of seeds.
+def attention_variation(patterns: Float[Tensor, "seed n n"], *, with_start: bool = False) -> Row:
+    """Return the attention variation, the mean of ‖A₁ − A₂‖²_F over pairs of seeds (``value``).
 
-    Attributes:
-        value: Mean of ‖A₁ − A₂‖²_F over all pairs.
-        error: Its standard error over seeds, by the jackknife (pairs that share a seed are not independent); NaN
-            for two patterns.
-        seeds: Number of patterns.
-        size: Number of rows and columns.
-    """
-
-    value: float
-    error: float
-    seeds: int
-    size: int
-
-
-def attention_variation(
-    patterns: Float[Tensor, "seed n n"], *, with_start: bool = False
-) -> Variation:
-    """Return the attention variation, the mean of ‖A₁ − A₂‖²_F over pairs of seeds.
+    ``error``: its standard error over seeds, by the jackknife (pairs that share a seed are not independent); NaN for
+    two patterns. ``seeds``: the number of patterns. ``size``: their rows that are compared.
 
     Two conventions change the number by much, and the paper states neither. The patterns here are causal, as the models
     compute them: entries above the diagonal are zero. The first row and column belong to the start token; they are left
@@ -57,44 +39,29 @@ def attention_variation(
         >>> import torch
         >>> from identilens.lab.dyck.train.measuring import attention_variation
         >>> patterns = torch.stack([torch.eye(4), torch.full((4, 4), 0.25), torch.eye(4).flip(0)])
-        >>> round(attention_variation(patterns).value, 3)
+        >>> round(attention_variation(patterns)["value"], 3)
         2.875
     """
-    compared = (patterns if with_start else patterns[:, 1:, 1:]).double().flatten(1)
-    seeds, size = len(compared), patterns.shape[-1] - (0 if with_start else 1)
-    squares = torch.cdist(compared, compared).square()
+    compared = patterns if with_start else patterns[:, 1:, 1:]
+    seeds, size = compared.shape[:2]
+    flat = compared.double().flatten(1)
+    squares = torch.cdist(flat, flat).square()
     total = float(squares.sum())
-    # With two patterns the jackknife is not defined: 0/0.
-    left_out = (
-        (total - 2 * squares.sum(1)) / ((seeds - 1) * (seeds - 2))
-        if seeds > 2
-        else torch.tensor([torch.nan])
-    )
-    error = float(((seeds - 1) / seeds * (left_out - left_out.mean()).square().sum()).sqrt())
-    return Variation(total / (seeds * (seeds - 1)), error, seeds, size)
-
-
-@dataclass(frozen=True)
-class Baseline:
-    """Attention variation of random patterns.
-
-    Attributes:
-        name: How rows are drawn.
-        causal: Whether row i (from 1) is over i tokens; otherwise every row is over all tokens.
-        value: Expected ‖A₁ − A₂‖²_F of two independent patterns.
-        error: Standard error of a simulation; 0 if the value is exact.
-    """
-
-    name: str
-    causal: bool
-    value: float
-    error: float
+    error = torch.nan
+    if seeds > 2:
+        left_out = (total - 2 * squares.sum(1)) / ((seeds - 1) * (seeds - 2))
+        error = float(((seeds - 1) / seeds * (left_out - left_out.mean()).square().sum()).sqrt())
+    value = total / (seeds * (seeds - 1))
+    return {"value": value, "error": error, "seeds": seeds, "size": size}
 
 
 def random_baselines(
-    size: int, *, with_start: bool = False, draws: int = 4000, seed: int = 0
-) -> list[Baseline]:
+    size: int, *, with_start: bool = False, draws: int = 4000
+) -> dict[tuple[str, bool], float]:
     """Return the variation of random patterns: rows uniform on the simplex, and softmax of standard normal logits.
+
+    By name of the baseline (``even_on_simplex``, ``softmax_of_normals``), and by whether patterns are causal: row i
+    (from 1) is over i tokens; otherwise every row is over all tokens.
 
     The patterns have ``size`` rows, the start token's included, and are treated as in `attention_variation`: by default
     the start token's row and column are left out, and the rest is not scaled. Two rows uniform on the simplex of m
@@ -103,29 +70,24 @@ def random_baselines(
 
     Examples:
         >>> from identilens.lab.dyck import random_baselines
-        >>> [round(one.value, 1) for one in random_baselines(9, draws=500)]
-        [1.3, 1.4, 1.5, 1.6]
-        >>> [round(one.value, 1) for one in random_baselines(8, with_start=True, draws=500)]
-        [1.6, 1.7, 1.9, 1.8]
+        >>> {name: round(value, 1) for name, value in random_baselines(9, draws=500).items()}
+        {('even_on_simplex', False): 1.3, ('softmax_of_normals', False): 1.4, ('even_on_simplex', True): 1.5,
+        ('softmax_of_normals', True): 1.6}
     """
-    baselines = []
-    generator = torch.Generator().manual_seed(seed)
+    baselines = {}
+    generator = torch.Generator().manual_seed(0)
     left_out = 0 if with_start else 1
     for causal in (False, True):
-        entries = (torch.arange(1, size + 1) if causal else torch.full((size,), size))[
-            left_out:
-        ].double()
-        exact = float((2 * (1 - 1 / entries) ** (1 + left_out) / (entries + 1)).sum())
-        baselines.append(Baseline("even on the simplex", causal, exact, 0.0))
-        logits = torch.randn(2, draws, size, size, generator=generator)
+        visible = torch.ones(size, size)
         if causal:
-            logits = logits.masked_fill(
-                ~torch.ones(size, size, dtype=torch.bool).tril(), -torch.inf
-            )
-        one, other = torch.softmax(logits, -1)[..., left_out:, left_out:]
-        distances = (one - other).square().sum((1, 2)).double()
-        error = float(distances.std() / draws**0.5)
-        baselines.append(Baseline("softmax of normals", causal, float(distances.mean()), error))
+            visible = visible.tril()
+        entries = visible.sum(1).double()[left_out:]
+        exact = 2 * (1 - 1 / entries) ** (1 + left_out) / (entries + 1)
+        logits = torch.randn(2, draws, size, size, generator=generator) + visible.log()
+        first, second = torch.softmax(logits, -1)[..., left_out:, left_out:]
+        distances = (first - second).square().sum((1, 2)).double()
+        baselines["even_on_simplex", causal] = float(exact.sum())
+        baselines["softmax_of_normals", causal] = float(distances.mean())
     return baselines
 
 
@@ -245,12 +207,10 @@ def _changed(index: int, head: int, what: str, seed: int) -> Callable[[Attention
     return handle
 
 
-def measure_models(
-    setting: DyckSetting, trained: Trained, measuring: Measuring, device: str | torch.device
-) -> Tables:
-    """Return the tables of `DyckRuns` for models trained in one setting; accuracies are computed on the device."""
+def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring) -> Tables:
+    """Return the tables of `DyckRuns` for models trained in one setting."""
     config, schema = DyckConfig(**setting.config), DyckRuns.schema
-    accuracies = generalisation(trained.models, setting.training, measuring, device)
+    short, long = measured_prefixes(config.language, setting.training, measuring)
     trained_by = ("data", "learning_rate", "weight_decay", "contrast", "epochs")
     facts = {
         "setting": setting.name,
@@ -265,11 +225,11 @@ def measure_models(
     }
     test = config.language.sample(setting.training, measuring.head_sequences, 3_000_001)
     table, curves, heads = [], [], []
-    members = zip(
-        trained.seeds, trained.models, trained.losses.T.tolist(), *accuracies, strict=True
-    )
-    for seed, model, losses, short, long in members:
+    members = zip(trained.seeds, trained.models, trained.losses.T.tolist(), strict=True)
+    for seed, model, losses in members:
         key = {"setting": setting.name, "seed": seed}
+        usual = closing_accuracy(model, short)
+        later = closing_accuracy(model, long, measuring.lengths[0])
         layer = model_second_layer(model)
         balance = None if layer is None else measure_balance(config.language, layer)
         table.append(
@@ -277,10 +237,10 @@ def measure_models(
                 **facts,
                 "seed": seed,
                 "loss": losses[-1],
-                "argmax": short.argmax,
-                "threshold": short.threshold,
-                "long_argmax": long.argmax,
-                "long_threshold": long.threshold,
+                "argmax": usual.argmax,
+                "threshold": usual.threshold,
+                "long_argmax": later.argmax,
+                "long_threshold": later.threshold,
                 "violation": balance and balance.violation,
                 "largest_violation": balance and balance.largest,
                 "condition": balance and balance.condition,
@@ -322,10 +282,8 @@ def pattern_table(
     for seed, model in zip(seeds, models, strict=True):
         captured = next(dyck_lens(model, "probe").capture([prefix.tolist()], weights=True))
         for head in captured.heads:
-            if head.weights is None:
-                raise RuntimeError("weights were requested")
             place = {"setting": setting, "seed": seed, "layer": head.layer, "head": head.head}
-            flat = head.weights.flatten().tolist()
+            flat = head.attention.float().flatten().tolist()
             rows.append({**place, "size": len(prefix), "tokens": names, "weights": flat})
     return table_of(DyckRuns.schema["patterns"], rows)
 
@@ -344,19 +302,13 @@ def variation_table(patterns: pl.DataFrame) -> pl.DataFrame:
         size = of_head["size"][0]
         maps = torch.tensor(of_head["weights"].to_list()).view(-1, size, size)
         for start in (False, True):
-            variation = attention_variation(maps, with_start=start)
-            even, normal = (
-                one.value
-                for one in random_baselines(size, with_start=start, draws=500)
-                if one.causal
-            )
-            random = {"even_on_simplex": even, "softmax_of_normals": normal}
+            baselines = random_baselines(size, with_start=start, draws=500)
             rows.append(
                 {
                     **dict(zip(places, place, strict=True)),
                     "with_start": start,
-                    **asdict(variation),
-                    **random,
+                    **attention_variation(maps, with_start=start),
+                    **{name: value for (name, causal), value in baselines.items() if causal},
                 }
             )
     return table_of(DyckRuns.schema["variation"], rows)

@@ -1,19 +1,15 @@
 """The result of training Dyck transformers: how well each seed does, what its attention looks like and does."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import polars as pl
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from identilens.charts.cells import token_map
 from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import Charts, bars, lines, rule, scatter, strip
+from identilens.charts.kit import Charts, bars, rule, scatter, strip
 from identilens.charts.labels import file_names
-from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, counted, decimals, integers
@@ -164,12 +160,9 @@ class DyckRuns(Result):
         "softmax_of_normals": "Random logits",
         "place": "Setting, layer and head",
         "between_seeds": "Between seeds",
-        "loss": "Training loss",
     }
     views: ClassVar = {
-        "gallery": View(
-            title="Attention by seed", text=_GALLERY, method="galleries", maps="pattern_maps"
-        ),
+        "gallery": View(title="Attention by seed", text=_GALLERY, method="galleries"),
         "accuracy": View(title="Accuracy", table="means", listed=True),
         "generalisation": View(
             strip,
@@ -202,14 +195,6 @@ class DyckRuns(Result):
             text=_BALANCE,
             also=("seed",),
             look={"log_x": True},
-        ),
-        "curves": View(
-            lines,
-            ("epoch", "loss", "model"),
-            title="Training loss by epoch",
-            text="Cross-entropy without the contrastive term, a line a model.",
-            table="losses",
-            look={"log_y": True, "points": False},
         ),
     }
 
@@ -257,17 +242,12 @@ class DyckRuns(Result):
             place, pl.exclude("with_start", "value", *_PLACE), between_seeds="value"
         )
 
-    def losses(self) -> pl.DataFrame:
-        """Return the known training losses, by model in words."""
-        known = self.curves.filter(pl.col("loss").is_not_nan())
-        return known.with_columns(model=pl.format("{}, seed {}", "setting", "seed"))
-
     def summary(self) -> Finding:
         """Return accuracies, the variation of the last layer, and how many heads only look like a stack."""
         means, shown = self.means(), self.heads.filter("looks")
         of_setting = self.variation.filter(~pl.col("with_start")).sort("layer", "head")
         last = of_setting.group_by("setting", maintain_order=True).last()
-        lengths = self.provenance["settings"].get("lengths") or (None, None)
+        shortest, longest = self.provenance["settings"]["lengths"]
         return Finding.of(
             _FINDING,
             _TILES,
@@ -282,8 +262,8 @@ class DyckRuns(Result):
             looks=len(shown),
             heads=len(self.heads),
             misleading=int((~shown["used"]).sum()),
-            shortest=lengths[0],
-            longest=lengths[1],
+            shortest=shortest,
+            longest=longest,
         )
 
     def galleries(self) -> Charts:
@@ -294,30 +274,14 @@ class DyckRuns(Result):
                 "layer", "head", maintain_order=True
             )
             seeds = patterns["seed"].unique(maintain_order=True)[:_SHOWN]
+            shown = patterns.filter(pl.col("seed").is_in(seeds.implode()))
             maps = {
-                f"seed {row['seed']}, layer {row['layer']}, head {row['head']}": _pattern(row)
-                for row in patterns.filter(pl.col("seed").is_in(seeds.implode())).iter_rows(
-                    named=True
-                )
+                f"seed {row['seed']}, layer {row['layer']}, head {row['head']}": torch.tensor(
+                    row["weights"]
+                ).view(row["size"], -1)
+                for row in shown.iter_rows(named=True)
             }
-            tokens = _names(patterns["tokens"][0])
+            tokens = ["S", *patterns["tokens"][0][1:]]
             look = {"columns": len(seeds), "side": 110, "domain": (0, 1)}
             charts[f"gallery_{file}"] = token_map(maps, tokens, tokens, setting, **look)
         return charts
-
-    def pattern_maps(self) -> Sequence[TokenMap]:
-        """Return the attention of every model on the probe prefix."""
-        maps = []
-        for row in self.patterns.iter_rows(named=True):
-            tokens = _names(row["tokens"])
-            choices = {name: row[name] for name in ("setting", "layer", "head", "seed")}
-            maps.append(TokenMap(choices, {"attention": _pattern(row)}, tokens, tokens))
-        return maps
-
-
-def _pattern(row: dict[str, Any]) -> Float[Tensor, "query key"]:
-    return torch.tensor(row["weights"]).view(row["size"], -1)
-
-
-def _names(tokens: Sequence[str]) -> list[str]:
-    return ["S" if token == "<start>" else token for token in tokens]

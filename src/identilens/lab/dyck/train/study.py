@@ -6,7 +6,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import ClassVar
 
-from identilens.errors import InputError
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.settings import DyckSetting, DyckTrainSettings
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
@@ -59,10 +58,6 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         self.kinds = [settings.kind()] if kinds is None else list(kinds)
         seeds = settings.seeds
         size = settings.at_once or len(seeds)
-        if not self.kinds or len({folder_name(kind.name) for kind in self.kinds}) < len(self.kinds):
-            raise InputError(
-                f"expected settings with different names, got {[kind.name for kind in self.kinds]}"
-            )
         stacks = [list(seeds[start : start + size]) for start in range(0, len(seeds), size)]
         self.parts = [(kind, stack) for kind in self.kinds for stack in stacks]
 
@@ -98,7 +93,7 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
             for seed, model in zip(trained.seeds, trained.models, strict=True):
                 tokenizer = bracket_tokenizer(model.config.language)
                 write_folder(folder / f"seed{seed:03d}", partial(save_model, model, tokenizer))
-        return Output(measure_models(kind, trained, self.settings, self.settings.device))
+        return Output(measure_models(kind, trained, self.settings))
 
 
 train_dyck = study_function(DyckTrainStudy, "train_dyck")

@@ -10,12 +10,12 @@ import polars as pl
 
 from identilens.charts.kit import lines
 from identilens.charts.views import View
+from identilens.lab.encoder.readers import splits_of
 from identilens.lab.encoder.settings import D_K, EncoderSettings, SweepSettings, TrainingSettings
-from identilens.lab.encoder.train.study import TrainStudy
-from identilens.runs.files import Manifest
+from identilens.lab.encoder.training import train_encoder
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
-from identilens.runs.study import Output, Study, run_study, study_function
+from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import decimals, integers, table_of
 
 
@@ -28,7 +28,7 @@ def published_accuracies() -> pl.DataFrame:
 def published_accuracy(task: str, heads: str, d_k: int) -> float | None:
     """Return a cell of Table 1, or None if there is none."""
     row = published_accuracies().filter(task=task, heads=heads)
-    return row[str(d_k)][0] if len(row) and d_k in D_K else None
+    return row[str(d_k)][0] if d_k in D_K else None
 
 
 NAMES = {"concat": "Con", "add": "Add"}
@@ -57,7 +57,7 @@ class EncoderSweep(Result):
         >>> small = {"d_model": 16, "attention_heads": 2, "feed_forward": 16, "epochs": 2, "batch_size": 4}
         >>> sweep = idl.lab.sweep(out=data / "sweep", tasks="yelp", heads="add", d_k=1, data=data, **small)
         >>> sweep.table_one().columns, len(sweep.cells())
-        (['task', 'version', 'source', '1'], 1)
+        (['task', 'heads', 'source', '1'], 1)
     """
 
     analysis: ClassVar = "lab encoder sweep"
@@ -94,29 +94,19 @@ class EncoderSweep(Result):
 
     def cells(self) -> pl.DataFrame:
         """Return one row a cell of Table 1: mean over seeds, its standard error (null for one seed), published."""
-        accuracy = pl.col("test_accuracy")
-        return (
-            self.table.group_by("task", "heads", "d_k", maintain_order=True)
-            .agg(
-                pl.len().alias("seeds"),
-                accuracy.mean(),
-                (accuracy.std() / pl.len().sqrt()).alias("standard_error"),
-                pl.col("published").first(),
-                pl.col("train_rows").max(),
-                pl.col("epochs").max(),
-            )
-            .sort("task", "heads", "d_k")
+        accuracy, cell = pl.col("test_accuracy"), ("task", "heads", "d_k")
+        means = self.table.group_by(cell).agg(
+            measured=accuracy.mean(),
+            standard_error=accuracy.std() / pl.len().sqrt(),
+            published=pl.col("published").first(),
         )
+        return means.sort(cell)
 
     def table_one(self) -> pl.DataFrame:
-        """Return accuracies by key size, one row for each task, version and source (measured, published)."""
-        named = self.accuracies().rename({"heads": "version"})
-        rounded = named.with_columns(pl.col("value").round(3))
-        index = ["task", "version", "source"]
-        wide = rounded.pivot("d_k", index=index, values="value", sort_columns=False)
-        sizes = sorted(wide.columns[3:], key=int)
-        ordered = wide.sort("task", pl.col("version") == "Add", "source", maintain_order=True)
-        return ordered.select(*index, *sizes)
+        """Return accuracies by key size, one row for each task, kind of heads and source (measured, published)."""
+        wide = self.accuracies().pivot("d_k", index=("task", "heads", "source"), values="value")
+        rounded = wide.with_columns(pl.selectors.float().round(3))
+        return rounded.sort("task", "heads", "source", descending=[False, True, False])
 
     def subject(self) -> str:
         """Return the tasks."""
@@ -125,8 +115,7 @@ class EncoderSweep(Result):
     def accuracies(self) -> pl.DataFrame:
         """Return the accuracy of every cell, measured (with its standard error) and published."""
         index = ["task", "d_k", "heads", "standard_error"]
-        cells = self.cells().rename({"test_accuracy": "measured"})
-        long = cells.unpivot(["measured", "published"], index=index, variable_name="source")
+        long = self.cells().unpivot(["measured", "published"], index=index, variable_name="source")
         known = pl.when(source="measured").then("standard_error").fill_null(0)
         return long.drop_nulls("value").with_columns(
             pl.col("heads").cast(pl.String).replace(NAMES), error=known
@@ -135,7 +124,7 @@ class EncoderSweep(Result):
     def summary(self) -> Finding:
         """Return the range of accuracies, and how far they are from the published ones."""
         cells = self.cells()
-        accuracy = cells["test_accuracy"]
+        accuracy = cells["measured"]
         return Finding.of(
             _FINDING,
             "{distance:.3f} | mean distance from the published accuracies",
@@ -150,7 +139,7 @@ class EncoderSweep(Result):
 class SweepStudy(Study[SweepSettings, EncoderSweep]):
     """Train every combination of tasks, heads, key sizes and seeds, and compare with Table 1 as published.
 
-    Each run has its own folder under ``runs``. An interrupted sweep continues inside the interrupted run.
+    Models are not saved. An interrupted sweep goes on with the interrupted run.
 
     Raises:
         InputError: For a task, file, row or setting that cannot be used.
@@ -180,7 +169,6 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
     name = "lab encoder sweep"
     unit = "runs"
     takes = ()
-    leaves = "a sweep saves its runs"
     settings_type = SweepSettings
     result_type = EncoderSweep
 
@@ -196,27 +184,17 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
 
     def identity(self) -> Identity:
         """Return where the data come from."""
-        return Identity(
-            {"name": ", ".join(self.settings.tasks)}, [str(self.settings.data or "hub")]
-        )
+        return Identity({"name": ", ".join(self.settings.tasks)}, [str(self.settings.data)])
 
     def run(self, part: int) -> Output:
         """Return the row of one run."""
-        one = self.parts[part]
-        name = f"{one.task}-{one.heads}-dk{one.d_k}-seed{one.seed}"
-        folder = (self.folder or Path()) / "runs" / name
-        # The sweep itself has already checked the versions of the libraries.
-        trained = run_study(
-            TrainStudy(one),
-            out=folder,
-            resume=True,
-            allow_version_change=True,
-            progress=lambda done, steps, note: self.tell(f"{name}: {done} of {steps} {note}"),
+        settings = self.parts[part]
+        name = f"{settings.task}, {settings.heads}, d_k = {settings.d_k}, seed {settings.seed}"
+        _, metrics = train_encoder(
+            splits_of(settings), settings, lambda note, _: self.tell(f"{name}, {note}")
         )
-        if not self.settings.keep_models:
-            Manifest(folder).remove("model/")
-        row = {name: trained.metrics.get(name) for name in EncoderSweep.schema["table"]}
-        row["published"] = published_accuracy(one.task, one.heads, one.d_k)
+        row = {name: metrics.get(name) for name in EncoderSweep.schema["table"]}
+        row["published"] = published_accuracy(settings.task, settings.heads, settings.d_k)
         return Output({"table": table_of(EncoderSweep.schema["table"], [row])})
 
 

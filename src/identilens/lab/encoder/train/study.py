@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,18 +9,13 @@ import polars as pl
 
 from identilens.charts.kit import lines
 from identilens.charts.views import View
-from identilens.errors import InputError
-from identilens.lab.encoder.checkpoints import CHECKPOINTS, last_checkpoint
-from identilens.lab.encoder.readers import read_splits
+from identilens.lab.encoder.readers import splits_of
 from identilens.lab.encoder.settings import EncoderSettings
-from identilens.lab.encoder.tasks import TASKS
 from identilens.lab.encoder.training import train_encoder
-from identilens.runs.files import Manifest
-from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
 from identilens.runs.study import Output, Study, study_function
-from identilens.runs.tables import Tables, decimals, integers, table_of
+from identilens.runs.tables import decimals, integers, table_of
 
 _FINDING = """\
 {task}, {heads}, d_k = {d_k}, d_v = {d_v}: test accuracy {test_accuracy:.3f} at epoch {best_epoch} of {epochs} \
@@ -69,10 +63,7 @@ class EncoderRun(Result):
             "task": pl.String,
             "heads": pl.String,
             **integers("d_k", "d_v", "layers", "d_model", "attention_heads", "feed_forward"),
-            "block": pl.String,
-            "initial_std": pl.Float64,
-            "logit_scale": pl.String,
-            "dropout": pl.Float64,
+            **decimals("initial_std", "dropout"),
             **integers("max_length", "max_words", "epochs", "batch_size"),
             "learning_rate": pl.Float64,
             "precision": pl.String,
@@ -114,16 +105,8 @@ class EncoderRun(Result):
 
     @property
     def model_path(self) -> Path:
-        """Folder of the trained model, for `identilens.load`.
-
-        Raises:
-            InputError: If the result was not read from a folder.
-        """
-        if self.folder is None:
-            raise InputError(
-                "this result was not read from a folder; load it with EncoderRun.load(folder)."
-            )
-        return self.folder / "model"
+        """Folder of the trained model, for `identilens.load`."""
+        return (self.folder or Path()) / "model"
 
     def subject(self) -> str:
         """Return the name of the trained model."""
@@ -138,7 +121,7 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
     """Train an identifiable encoder on one of ten tasks; save the model, the metrics of every epoch and the accuracy.
 
     The model of the best epoch is saved to ``model`` in the folder (weights, configuration, tokenizer, for
-    `identilens.load`). During training, ``checkpoints`` are saved too; an interrupted run continues from the last one.
+    `identilens.load`).
 
     Raises:
         InputError: For a task, file, row or setting that cannot be used, if accelerate is not installed, or without a
@@ -161,7 +144,7 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
     """
 
     name = "lab encoder train"
-    unit = "steps"
+    unit = "epochs"
     takes = ()
     leaves = "training saves a model"
     settings_type = EncoderSettings
@@ -169,44 +152,24 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
 
     def __init__(self, settings: EncoderSettings) -> None:
         super().__init__(settings)
-        self.task = TASKS[settings.task]
-        self.splits = read_splits(
-            self.task, settings.data, seed=settings.seed, limit=settings.limit
-        )
+        self.splits = splits_of(settings)
 
     def identity(self) -> Identity:
         """Return the texts and labels of all parts."""
         parts = (self.splits.train, self.splits.validation, self.splits.test)
-        name = f"{self.task.name}, {self.settings.heads}, d_k = {self.settings.d_k}"
+        name = f"{self.settings.task}, {self.settings.heads}, d_k = {self.settings.d_k}"
         return Identity({"name": name}, [repr((part.texts, part.labels)) for part in parts])
 
     def sizes(self) -> Sequence[int]:
-        """Return the number of steps."""
-        return [self.settings.epochs * ceil(len(self.splits.train) / self.settings.batch_size)]
-
-    def begin(self, folder: RunFolder | None) -> None:
-        """Find the last complete checkpoint of an interrupted run."""
-        super().begin(folder)
-        self.checkpoint = last_checkpoint(self.folder or Path())
+        """Return the number of epochs."""
+        return [self.settings.epochs]
 
     def run(self, part: int) -> Output:
         """Return the epochs and the metrics."""
-        table, metrics = train_encoder(
-            self.folder or Path(),
-            self.task,
-            self.splits,
-            self.settings,
-            lambda done, note: self.tell(note, done),
-            self.checkpoint,
-        )
-        return Output(
-            {"table": table, "outcome": table_of(EncoderRun.schema["outcome"], [metrics])}
-        )
-
-    def finish(self, tables: Tables) -> Output:
-        """Delete the checkpoints, which are not needed after the last part."""
-        Manifest(self.folder or Path()).remove(f"{CHECKPOINTS}/")
-        return Output(tables)
+        model = (self.folder or Path()) / "model"
+        table, metrics = train_encoder(self.splits, self.settings, self.tell, model)
+        outcome = table_of(EncoderRun.schema["outcome"], [metrics])
+        return Output({"table": table, "outcome": outcome})
 
 
 train = study_function(TrainStudy, "train")
