@@ -5,6 +5,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
+import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from identilens.claims import Claim, ClaimRow, functionals_of, read_claims, row_sources
@@ -15,7 +17,8 @@ from identilens.models.outcome import Answer
 from identilens.models.reading import read_layer
 from identilens.models.sequences import sides
 from identilens.models.spelling import Spelling
-from identilens.models.stream import require_unembedding
+from identilens.models.stream import read_stream, require_unembedding, token_of
+from identilens.models.token_names import token_names
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
@@ -23,7 +26,6 @@ from identilens.studies.certify.certificates import FOLDER, CertificateFile
 from identilens.studies.certify.result import Certainty
 from identilens.studies.certify.rows import CertifiedRow, certified_row, frames_of
 from identilens.studies.certify.settings import CertifySettings
-from identilens.studies.certify.sources import read_source
 from identilens.studies.head_views import head_name
 from identilens.studies.heads import Place, RowStudy
 from identilens.studies.outcomes import answer_in_words, asked_answer, kept_outcome
@@ -31,6 +33,10 @@ from identilens.studies.settings import tolerances
 
 _SOURCES = 1_024
 """Positions whose sources are in memory."""
+
+
+MOST_LIKELY = "most likely"
+"""Stands for the token that the model finds most likely."""
 
 
 class CertifyStudy(RowStudy[CertifySettings, Certainty]):
@@ -171,6 +177,27 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
             after = decoder or place.site.kind != "encoder"
             self._answers = {place.text: (answer, answer_in_words(answer, own, after=after))}
         return self._answers[place.text]
+
+
+def read_source(
+    lens: Lens, item: Item, query: int, requested: Sequence[str]
+) -> tuple[Float[Tensor, " d_model"], str]:
+    """Return the direction along which one token's logit, or the difference of two, is read at one position.
+
+    With the scale of the final norm frozen; and its name: the token, or two.
+
+    Raises:
+        InputError: For words that are not one token.
+        UnsupportedModelError: If the model's logits are no such sum.
+    """
+    stream = read_stream(lens, item, query)
+    likely = int(stream.logits.argmax())
+    tokens = [likely if one == MOST_LIKELY else token_of(lens, one) for one in requested]
+    names = token_names(lens.tokenizer, tokens) if lens.tokenizer else map(str, tokens)
+    name = " − ".join(map(repr, names))
+    directions = [stream.direction(one)[0] for one in tokens]
+    signs = torch.tensor([1.0, -1.0][: len(tokens)], dtype=torch.float64)
+    return signs @ torch.stack(directions), name
 
 
 certify = study_function(CertifyStudy, "certify")
