@@ -73,7 +73,6 @@ def alternatives(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.alternatives.result.Alternatives:
@@ -114,7 +113,6 @@ def alternatives(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -139,7 +137,6 @@ def answer(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.answer.result.Answers:
@@ -167,7 +164,6 @@ def answer(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -201,7 +197,6 @@ def audit(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.audit.result.Audit:
@@ -239,7 +234,6 @@ def audit(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -274,7 +268,6 @@ def certify(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.certify.result.Certainty:
@@ -316,7 +309,6 @@ def certify(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -352,7 +344,6 @@ def faithfulness(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.faithfulness.result.Faithfulness:
@@ -390,7 +381,6 @@ def faithfulness(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -423,7 +413,6 @@ def influence(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.influence.result.Influence:
@@ -462,7 +451,6 @@ def influence(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -491,7 +479,6 @@ def inversion(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.inversion.result.Inversion:
@@ -525,7 +512,6 @@ def inversion(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -557,7 +543,6 @@ def mixing(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.mixing.result.Mixing:
@@ -590,7 +575,6 @@ def mixing(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -622,7 +606,6 @@ def patterns(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.patterns.result.PatternScores:
@@ -655,7 +638,6 @@ def patterns(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -682,7 +664,6 @@ def rollout(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.rollout.result.Rollouts:
@@ -710,7 +691,6 @@ def rollout(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -740,7 +720,6 @@ def structure(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.structure.result.Structure:
@@ -766,7 +745,6 @@ def structure(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -804,7 +782,6 @@ def token_identifiability(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.tokens.result.TokenIdentifiability:
@@ -840,7 +817,6 @@ def token_identifiability(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar

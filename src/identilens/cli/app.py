@@ -1,36 +1,26 @@
 """The ``identilens`` program: its commands, and how it ends on errors. Imports nothing heavy."""
 
-import inspect
 import logging
 import os
 import re
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn
 
 from cyclopts import App, CycloptsError, Group, Token
 
 from identilens.errors import CheckFailedError, IdentilensError, InputError, SettingError
 from identilens.reproduce.registry import REPRODUCTIONS
-from identilens.runs.provenance import commanded
-from identilens.runs.settings import Settings, coerce, hints_of, separated_by_commas
 from identilens.runs.terminal import printable, say
 from identilens.runs.toml import read_toml
 from identilens.studies.registry import STUDIES
 
 _OPTION = "--config"
-_SOURCES = {"text", "file", "dataset", "image", "audio", "prompt", "chat"}
+_SOURCES = {"--text", "--file", "--dataset", "--image", "--audio", "--prompt", "--chat"}
 """Text sources; one on the command line replaces all of the file's."""
-
-
-TYPED_ONLY = {
-    "trust_remote_code": "Type --trust-remote-code if you trust the code of the checkpoint; otherwise remove the line."
-}
-"""Options that only the command line may switch on, and what to do where a file does."""
 
 
 class SettingsFile:
@@ -49,40 +39,31 @@ class SettingsFile:
         """Give each option of a command that was not typed its value in the file.
 
         Raises:
-            InputError: If the file cannot be read, or has keys that are no options.
-            SettingError: For a value that an option does not take.
+            InputError: If the file cannot be read, has keys that are no options, or wants to run a checkpoint's code.
         """
         options = {name: argument for argument in arguments for name in argument.names}
         if _OPTION not in options or not options[_OPTION].tokens:
             return
         self.path = Path(options[_OPTION].tokens[0].value)
-        groups = [
-            get_args(one.annotation)[0]
-            for one in inspect.signature(app.default_command).parameters.values()
-        ]
-        hints = {
-            name: hint
-            for group in groups
-            if issubclass(group, Settings)
-            for name, hint in hints_of(group).items()
-        }
-        del hints[_OPTION.strip("-")]
-        typed = {name for name in _SOURCES if getattr(options.get(f"--{name}"), "tokens", ())}
-        for name, value in _options_in(self.path, command).items():
-            if name not in hints:
+        values = _options_in(self.path, command)
+        if any(options[name].tokens for name in _SOURCES & options.keys()):
+            values = {name: value for name, value in values.items() if name not in _SOURCES}
+        for name, value in values.items():
+            argument = options.get(name)
+            if argument is None or name == _OPTION:
                 raise InputError(
-                    f"{self.path}: {' '.join(command)} has no option {name}; it has {', '.join(hints)}."
+                    f"{self.path}: {' '.join(command)} has no option {name}: see --help."
                 )
-            self.taken.add(name)
-            coerce(name, hints[name], value)
-            argument = options[f"--{name.replace('_', '-')}"]
-            if name in TYPED_ONLY and value is True and not argument.tokens:
-                raise InputError(f"{self.path}: {name} in a file has no effect. {TYPED_ONLY[name]}")
-            if not argument.tokens and not (name in _SOURCES and typed):
-                for index, words in enumerate(_typed(hints[name], value)):
-                    argument.append(
-                        Token(keyword=name, value=words, source=str(self.path), index=index)
-                    )
+            self.taken.add(name.strip("-").replace("-", "_"))
+            if argument.tokens:
+                continue
+            if name == "--trust-remote-code" and value:
+                raise InputError(
+                    f"{self.path}: a file does not let code of a checkpoint run. Type {name} if you trust it."
+                )
+            for index, one in enumerate(value if isinstance(value, list) else [value]):
+                word = str(one).lower() if isinstance(one, bool) else str(one)
+                argument.append(Token(keyword=name, value=word, source=str(self.path), index=index))
 
     def complaint(self, error: SettingError) -> str:
         """Return what to say of a setting that cannot be used, named as it was written."""
@@ -95,28 +76,16 @@ def _options_in(file: Path, command: tuple[str, ...]) -> dict[str, Any]:
     """Return the options for a command: those at the top of the file, and over them those under its name."""
     content = read_toml(file)
     shared = {name: value for name, value in content.items() if not isinstance(value, dict)}
-    commands = {"reproduce", *(name.split()[0] for name in STUDIES)}
-    for table in content.keys() - shared.keys() - commands:
-        raise InputError(
-            f"{file}: there is no command [{table}]. Options stand under a command's name."
-        )
     own: dict[str, Any] = content
     for word in command:
         own = own.get(word, {})
-    options = {name.replace("-", "_"): value for name, value in {**shared, **own}.items()}
+    options = {f"--{name.replace('_', '-')}": value for name, value in {**shared, **own}.items()}
     if not options:
         raise InputError(
             f"{file} has no options of {' '.join(command)}: those under a command's name are that command's. Move "
             "model, file and others that every command may read above the first [name]."
         )
     return options
-
-
-def _typed(hint: Any, value: Any) -> Sequence[str]:
-    """Return a value as it would be typed: each of several by itself, or with commas between."""
-    values = value if isinstance(value, list) else [value]
-    words = [str(one).lower() if isinstance(one, bool) else str(one) for one in values]
-    return [",".join(words)] if separated_by_commas(hint) else words
 
 
 QUESTIONS = Group("Questions", sort_key=0)
@@ -228,7 +197,7 @@ def main() -> None:
     before = signal.signal(signal.SIGTERM, _terminate)
     file = SettingsFile()
     try:
-        with commanded(["identilens", *sys.argv[1:]]), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.showwarning = _warn
             make_app(file)(
                 sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none"
@@ -239,15 +208,8 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except (CycloptsError, IdentilensError) as error:
-        say(re.sub(r"(\S{80})\S{200,}", r"\1…", _words(error, file)), error=True)
+        say(_words(error, file), error=True)
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)
-    except (MemoryError, RuntimeError) as error:
-        # torch raises a RuntimeError of many lines.
-        if isinstance(error, RuntimeError) and "allocate" not in str(error):
-            raise
-        why = str(error).splitlines()[:1]
-        say(" ".join(["there is not enough memory. Choose smaller sizes.", *why]), error=True)
-        sys.exit(2)
     except (KeyboardInterrupt, Terminated) as stop:
         by = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
         say(f"stopped by {by.name}. {_RESUMED}", error=True)

@@ -42,7 +42,6 @@ def study_command(entry: Entry) -> Callable[..., None]:
         if "chats" in given:
             given["chats"] = given["chats"].kept()
         run, prints = given["run"], given["prints"]
-        run.require_folder()
         settings = given["settings"]
         inputs = load_inputs(given, entry.takes, {}, getattr(settings, "max_length", None))
         quiet_transformers()

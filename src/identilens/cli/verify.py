@@ -10,13 +10,12 @@ import polars as pl
 
 from identilens.cli.options import INPUTS, load_inputs
 from identilens.errors import InputError
-from identilens.runs.files import as_path
-from identilens.runs.provenance import model_and_texts
+from identilens.runs.provenance import differences, same_model_and_texts
 from identilens.runs.request import Request
 from identilens.runs.settings import hints_of
 from identilens.runs.study import Progress, bound_study, run_study
 from identilens.studies.comparison import ROUNDING
-from identilens.studies.registry import STUDIES, study_named
+from identilens.studies.registry import study_named
 from identilens.studies.reports import load_result
 
 
@@ -65,7 +64,9 @@ def verify(
     """
     first, given = load_result(folder), {"lens": lens, "texts": texts, "chats": chats}
     elsewhere = {"model": model, "file": file}
-    study, groups = _options_of_run(as_path(folder), given, trust_remote_code, elsewhere)
+    study, groups = _options_of_run(
+        Path(folder), first.analysis, given, trust_remote_code, elsewhere
+    )
     inputs = load_inputs(groups, study.takes, given)
     try:
         bound = bound_study(study, inputs, groups["settings"])
@@ -76,24 +77,26 @@ def verify(
     # Some runs write files beside their tables.
     with TemporaryDirectory() as place:
         again = run_study(bound, out=Path(place) / "again", progress=progress)
-    same, outcome = model_and_texts(first.provenance, again.provenance)
-    if not same:
-        warnings.warn(f"not known to be the run of {folder}: {outcome}", stacklevel=2)
+    there, here = first.provenance, again.provenance
+    if not same_model_and_texts(there, here):
+        warnings.warn(
+            f"not known to be the run of {folder}: {differences(there, here)}", stacklevel=2
+        )
     rows = []
     for name, columns in first.schema.items():
-        there, here = getattr(first, name), getattr(again, name)
-        of = max(len(there), len(here))
-        if len(there) != len(here):
-            differ = abs(len(there) - len(here))
+        before, after = getattr(first, name), getattr(again, name)
+        of = max(len(before), len(after))
+        if len(before) != len(after):
+            differ = abs(len(before) - len(after))
             rows.append({"table": name, "column": "(rows)", "differ": differ, "of": of})
             continue
         for column in columns:
-            before, after = there[column], here[column]
-            if differ := int(before.ne_missing(after).sum()):
+            old, new = before[column], after[column]
+            if differ := int(old.ne_missing(new).sum()):
                 row = {"table": name, "column": column, "differ": differ, "of": of}
                 if columns[column].is_numeric():
-                    row["largest"] = (after - before).abs().max()
-                    row["size"] = before.abs().max()
+                    row["largest"] = (new - old).abs().max()
+                    row["size"] = old.abs().max()
                 rows.append(row)
     found = pl.DataFrame(rows, schema=DIFFERENCES)
     found = found.with_columns(share=pl.col("largest") / pl.col("size"))
@@ -113,14 +116,13 @@ DIFFERENCES = {
 
 
 def _options_of_run(
-    folder: Path, given: Mapping[str, Any], trusted: bool, moved: Mapping[str, Any]
+    folder: Path, name: str, given: Mapping[str, Any], trusted: bool, moved: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Return the study of a run, and its inputs and settings as groups of options; none for inputs that are given.
 
     A model or file that was moved takes the place of that in the request.
     """
-    request = Request.read(folder, list(STUDIES))
-    study = study_named(request.study)
+    request, study = Request.read(folder, name), study_named(name)
     lost = [name for name in request.lost if given.get(name) is None]
     if lost:
         ways = [f"identilens.verify(folder, {name}=...)" for name in lost if name in INPUTS]

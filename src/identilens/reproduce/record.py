@@ -8,8 +8,8 @@ from typing import Any
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import Charts
 from identilens.charts.save import check_formats, save_charts
-from identilens.runs.files import write_atomically, write_json, write_table, write_text
-from identilens.runs.provenance import Identity, command_line, provenance
+from identilens.runs.files import write_json, write_table, write_text
+from identilens.runs.provenance import Identity, provenance
 from identilens.runs.result import Result
 from identilens.runs.tables import Tables, markdown_text
 
@@ -63,7 +63,7 @@ def write_reproduction(
 ) -> list[Path]:
     """Write a reproduction into a folder and return the paths.
 
-    Tables are written as Parquet and CSV, charts in each format, settings, command and findings to ``README.md``, and
+    Tables are written as Parquet and CSV, charts in each format, settings and findings to ``README.md``, and
     the provenance to ``provenance.json``. Files of the same names are replaced; other files are not changed.
 
     Args:
@@ -81,13 +81,13 @@ def write_reproduction(
     for table, frame in result.tables.items():
         paths += [folder / f"{table}.parquet", folder / f"{table}.csv"]
         write_table(paths[-2], frame)
-        write_atomically(paths[-1], frame.write_csv)
+        write_text(paths[-1], frame.write_csv())
     drawn = save_charts(result.charts, folder, endings)
     images = [path for path in drawn if path.suffix == f".{endings[0]}"]
     used = [f"- {name}: {markdown_text(value)}" for name, value in result.settings.items()]
     parts = [
         f"# {source}",
-        "    " + " ".join(" ".join(command_line() or ["identilens", "reproduce", name]).split()),
+        f"    identilens reproduce {name}",
         result.findings.strip(),
         "\n\n".join(f"![{path.stem}]({path.name})" for path in images),
         "## Settings",

@@ -18,6 +18,7 @@ from identilens.lab.dyck.training import Trained
 from identilens.models.loading import load
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, study_function
+from identilens.runs.tables import Tables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +61,6 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
     takes = ()
     settings_type = DyckAnalyseSettings
     result_type = DyckAnalysis
-    merge: ClassVar = {"variation": variation_table}
 
     def __init__(self, settings: DyckAnalyseSettings) -> None:
         super().__init__(settings)
@@ -94,6 +94,10 @@ class DyckAnalyseStudy(Study[DyckAnalyseSettings, DyckAnalysis]):
     def sizes(self) -> Sequence[int]:
         """Return one part with all models."""
         return [len(self.models)]
+
+    def finish(self, tables: Tables) -> Output:
+        """Return the tables, one of them joined over all parts."""
+        return Output({**tables, "variation": variation_table(tables["variation"])})
 
     def run(self, part: int) -> Output:
         """Return the measures of all models."""

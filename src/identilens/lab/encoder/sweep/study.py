@@ -205,12 +205,10 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
         one = self.parts[part]
         name = f"{one.task}-{one.heads}-dk{one.d_k}-seed{one.seed}"
         folder = (self.folder or Path()) / "runs" / name
-        # The sweep itself has already checked the versions of the libraries.
         trained = run_study(
             TrainStudy(one),
             out=folder,
             resume=True,
-            allow_version_change=True,
             progress=lambda done, steps, note: self.tell(f"{name}: {done} of {steps} {note}"),
         )
         if not self.settings.keep_models:

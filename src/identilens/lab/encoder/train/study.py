@@ -17,7 +17,6 @@ from identilens.lab.encoder.settings import EncoderSettings
 from identilens.lab.encoder.tasks import TASKS
 from identilens.lab.encoder.training import train_encoder
 from identilens.runs.files import Manifest
-from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
 from identilens.runs.study import Output, Study, study_function
@@ -184,20 +183,16 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
         """Return the number of steps."""
         return [self.settings.epochs * ceil(len(self.splits.train) / self.settings.batch_size)]
 
-    def begin(self, folder: RunFolder | None) -> None:
-        """Find the last complete checkpoint of an interrupted run."""
-        super().begin(folder)
-        self.checkpoint = last_checkpoint(self.folder or Path())
-
     def run(self, part: int) -> Output:
         """Return the epochs and the metrics."""
+        folder = self.folder or Path()
         table, metrics = train_encoder(
-            self.folder or Path(),
+            folder,
             self.task,
             self.splits,
             self.settings,
             lambda done, note: self.tell(note, done),
-            self.checkpoint,
+            last_checkpoint(folder),
         )
         return Output(
             {"table": table, "outcome": table_of(EncoderRun.schema["outcome"], [metrics])}
