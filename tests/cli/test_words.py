@@ -247,7 +247,7 @@ def test_how_a_command_ends(monkeypatch, error, code, said):
         raise error
 
     before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(app, "make_app", lambda file: stopped)
+    monkeypatch.setattr(app, "make_app", lambda: stopped)
     assert identilens(code=code).error == said
     assert signal.getsignal(signal.SIGTERM) == before
 
@@ -257,7 +257,7 @@ def test_errors_of_others_are_not_hidden_and_a_reader_may_leave(monkeypatch, tmp
         def raised(*_, **__):
             raise error
 
-        monkeypatch.setattr(app, "make_app", lambda file: raised)
+        monkeypatch.setattr(app, "make_app", lambda: raised)
 
     ends(RuntimeError("something else"))
     with pytest.raises(RuntimeError, match="something else"):

@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 
-import pandas as pd
 import polars as pl
 import pytest
 from polars.testing import assert_frame_equal
@@ -51,47 +50,42 @@ def test_options_of_another_kind_are_named(tmp_path, options, words):
 
 def test_texts_of_the_largest_size_and_half_pairs():
     fits = "x" * 2**20
-    assert read_texts(pl.DataFrame({"text": [fits]})) == [fits]
+    assert read_texts([{"text": fits}]) == [fits]
     with pytest.raises(InputError, match="characters"):
-        read_texts(pl.DataFrame({"text": [f"{fits}x"]}))
-    [cut] = read_texts(pl.DataFrame({"text": [fits]}), max_length=1)
+        read_texts([{"text": f"{fits}x"}])
+    [cut] = read_texts([{"text": fits}], max_length=1)
     assert len(cut) == 2**16
     for empty in ("", " ", None, 3):
         with pytest.raises(InputError, match="column"):
-            read_texts(pl.DataFrame({"text": [empty]}))
+            read_texts([{"text": empty}])
     with pytest.raises(InputError, match="texts"):
         read_texts(["a", "b", "c"], pairs=True)
     assert read_texts(["a", "b", "c", "d"], pairs=True, limit=1) == [("a", "b")]
-    with pytest.raises(InputError, match="column"):
-        read_texts(pl.DataFrame({"a": ["x"], "b": ["y"]}))
+    with pytest.raises(InputError, match="there are a, b"):
+        read_texts([{"a": "x", "b": "y"}])
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
 @pytest.mark.parametrize(
     "source",
-    [pd.Timestamp("2020"), pd.NA, pl.LazyFrame({"a": ["x"]}), pl.col("a"), b"snow", {"a": ["x"]}],
+    [5, None, pl.LazyFrame({"a": ["x"]}), b"snow", {"a": ["x"]}],
 )  # fmt: skip
 def test_what_holds_no_texts_is_named(source):
     with pytest.raises(InputError, match="texts"):
         read_texts(source)
 
 
-FRAME = pl.DataFrame({"text": ["one", "two"], "other": ["eins", "zwei"]})
+ROWS_OF_TWO = [{"text": "one", "other": "eins"}, {"text": "two", "other": "zwei"}]
 
 
-def test_columns_of_frames_and_data_sets(tmp_path):
+def test_columns_of_data_sets_and_rows():
     datasets = pytest.importorskip("datasets")
-    data = datasets.Dataset.from_dict(FRAME.to_dict(as_series=False))
-    for source in (FRAME, FRAME["text"], FRAME.to_pandas(), FRAME.to_pandas()["text"], data, data["text"],
-                   data.to_iterable_dataset()):  # fmt: skip
+    data = datasets.Dataset.from_list(ROWS_OF_TWO)
+    for source in (ROWS_OF_TWO, data, data["text"], data.to_iterable_dataset()):
         assert read_texts(source) == ["one", "two"]
-    for source in (FRAME, FRAME.to_pandas(), data, data.to_iterable_dataset()):
+    for source in (ROWS_OF_TWO, data, data.to_iterable_dataset()):
         assert read_texts(source, columns=["other"], limit=1) == ["eins"]
         assert read_texts(source, columns=["text", "other"]) == [("one", "eins"), ("two", "zwei")]
-    with pytest.raises(InputError, match="none"):
-        read_texts(FRAME.select("other", more="other"))
-    with pytest.raises(InputError, match="column"):
-        read_texts(pl.DataFrame({"text": ["a", None]}))
 
 
 def test_parquet_is_read_in_pieces_and_by_its_own_name(tmp_path, monkeypatch):

@@ -163,16 +163,15 @@ _LABELS = {
 
 def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what made a result as pairs of label and value, from its provenance; whatever was not set is left out."""
-    libraries = record.get("libraries", {})
     facts = {
-        **record.get("model", {}),
-        "number_of_texts": str(record.get("texts", {}).get("count")),
-        **record.get("settings", {}),
-        "seed": record.get("seed"),
-        "libraries": ", ".join(f"{name} {number}" for name, number in libraries.items()),
-        "python": f"{record.get('python', '')} on {record.get('platform', 'an unknown platform')}",
-        "processor": record.get("processor"),
-        "fingerprint_of_the_run": str(record.get("fingerprint")),
+        **record["model"],
+        "number_of_texts": record["texts"]["count"],
+        **record["settings"],
+        "seed": record["seed"],
+        "libraries": ", ".join(f"{name} {number}" for name, number in record["libraries"].items()),
+        "python": f"{record['python']} on {record['platform']}",
+        "processor": record["processor"],
+        "fingerprint_of_the_run": record["fingerprint"],
     }
     return [
         (_label(name), _value(value))
@@ -183,17 +182,13 @@ def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def citation(record: Mapping[str, Any]) -> str:
     """Return one line that identifies a run in a paper."""
-    model = record.get("model", {})
-    digest = model.get("digest")
-    weights = f" (parameters {digest[:25]})" if digest else ""
-    texts = record.get("texts", {})
-    text = "".join(f" (sha256 {one[:16]})" for one in texts.get("sha256") or [])
-    on = f"1 text{text}" if texts.get("count") == 1 else f"{texts.get('count')} texts"
-    number = record.get("libraries", {}).get("identilens", "of unknown version")
+    model = record["model"]
     subject = f" of {model['name']}" if model.get("name") else ""
+    weights = f" (parameters {model['digest'][:25]})" if model.get("digest") else ""
+    texts = "1 text" if record["texts"]["count"] == 1 else f"{record['texts']['count']} texts"
     return (
-        f"identilens {number}: {record.get('analysis')}{subject}{weights} on "
-        f"{on}, run {str(record.get('fingerprint'))[:16]}."
+        f"identilens {record['libraries']['identilens']}: {record['analysis']}{subject}{weights} on {texts}, run "
+        f"{record['fingerprint'][:16]}."
     )
 
 

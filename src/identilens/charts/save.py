@@ -67,16 +67,26 @@ _DRAW: dict[str, Callable[[str], bytes]] = {
 
 
 def _choices(name: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the names of files and the specifications of a chart, one for each choice that it offers."""
     params = spec.get("params", [])
     offered = [param for param in params if param["name"].startswith(CHOICE)]
     fixed = [param for param in params if param not in offered]
-    for values in product(*(range(len(param["bind"]["options"])) for param in offered)):
-        parts, chosen, said = [], [], []
-        for param, place in zip(offered, values, strict=True):
-            labels = [str(label) for label in param["bind"].get("labels", param["bind"]["options"])]
-            parts.append(list(file_names(labels).values())[place])
-            chosen.append({"name": param["name"], "value": param["bind"]["options"][place]})
-            said.append(param["bind"]["name"] + labels[place])
+    for choice in product(*map(_options, offered)):
+        said = [option["said"] for option in choice]
+        drawn = [{"name": option["name"], "value": option["value"]} for option in choice]
         title = {"text": spec.get("title") or said, "subtitle": said if "title" in spec else []}
-        drawn = spec | ({"title": title} if said else {})
-        yield "_".join([name, *parts]), drawn | {"params": [*fixed, *chosen]}
+        titled = {"title": title} if said else {}
+        parts = [option["part"] for option in choice]
+        yield "_".join([name, *parts]), {**spec, **titled, "params": [*fixed, *drawn]}
+
+
+def _options(param: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the options of a drop-down: its name, their values, their words and their parts of a file's name."""
+    bind = param["bind"]
+    labels = list(map(str, bind["labels"]))
+    return [
+        {"name": param["name"], "value": value, "said": bind["name"] + label, "part": part}
+        for value, label, part in zip(
+            bind["options"], labels, file_names(labels).values(), strict=True
+        )
+    ]

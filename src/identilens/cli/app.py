@@ -23,53 +23,32 @@ _SOURCES = {"--text", "--file", "--dataset", "--image", "--audio", "--prompt", "
 """Text sources; one on the command line replaces all of the file's."""
 
 
-class SettingsFile:
-    """The file that ``--config`` names; cyclopts calls it with what was typed, and it adds what was not.
+def add_from_file(_app: Any, command: tuple[str, ...], arguments: Any) -> None:
+    """Give each option of a command that was not typed its value in the file of ``--config``, if one is named.
 
-    Attributes:
-        path: Of the file, once one was named.
-        taken: Names of the settings that came from it.
+    Raises:
+        InputError: If the file cannot be read, has keys that are no options, or wants to run a checkpoint's code.
     """
-
-    def __init__(self) -> None:
-        self.path: Path | None = None
-        self.taken: set[str] = set()
-
-    def __call__(self, app: Any, command: tuple[str, ...], arguments: Any) -> None:
-        """Give each option of a command that was not typed its value in the file.
-
-        Raises:
-            InputError: If the file cannot be read, has keys that are no options, or wants to run a checkpoint's code.
-        """
-        options = {name: argument for argument in arguments for name in argument.names}
-        if _OPTION not in options or not options[_OPTION].tokens:
-            return
-        self.path = Path(options[_OPTION].tokens[0].value)
-        values = _options_in(self.path, command)
-        if any(options[name].tokens for name in _SOURCES & options.keys()):
-            values = {name: value for name, value in values.items() if name not in _SOURCES}
-        for name, value in values.items():
-            argument = options.get(name)
-            if argument is None or name == _OPTION:
-                raise InputError(
-                    f"{self.path}: {' '.join(command)} has no option {name}: see --help."
-                )
-            self.taken.add(name.strip("-").replace("-", "_"))
-            if argument.tokens:
-                continue
-            if name == "--trust-remote-code" and value:
-                raise InputError(
-                    f"{self.path}: a file does not let code of a checkpoint run. Type {name} if you trust it."
-                )
-            for index, one in enumerate(value if isinstance(value, list) else [value]):
-                word = str(one).lower() if isinstance(one, bool) else str(one)
-                argument.append(Token(keyword=name, value=word, source=str(self.path), index=index))
-
-    def complaint(self, error: SettingError) -> str:
-        """Return what to say of a setting that cannot be used, named as it was written."""
-        if error.setting in self.taken:
-            return f"{self.path}: expected {error.setting} {error.expected}; got {error.got!r}."
-        return f"expected --{error.setting.replace('_', '-')} {error.expected}; got {error.got!r}."
+    options = {name: argument for argument in arguments for name in argument.names}
+    if _OPTION not in options or not options[_OPTION].tokens:
+        return
+    file = Path(options[_OPTION].tokens[0].value)
+    values = _options_in(file, command)
+    if any(options[name].tokens for name in _SOURCES & options.keys()):
+        values = {name: value for name, value in values.items() if name not in _SOURCES}
+    for name, value in values.items():
+        argument = options.get(name)
+        if argument is None or name == _OPTION:
+            raise InputError(f"{file}: {' '.join(command)} has no option {name}: see --help.")
+        if argument.tokens:
+            continue
+        if name == "--trust-remote-code" and value:
+            raise InputError(
+                f"{file}: a file does not let code of a checkpoint run. Type {name} if you trust it."
+            )
+        for index, one in enumerate(value if isinstance(value, list) else [value]):
+            word = str(one).lower() if isinstance(one, bool) else str(one)
+            argument.append(Token(keyword=name, value=word, source=str(file), index=index))
 
 
 def _options_in(file: Path, command: tuple[str, ...]) -> dict[str, Any]:
@@ -136,19 +115,15 @@ _HELP = f"""How much of a transformer's attention is determined, and what has an
 For research: {_RESEARCH}, and lab and reproduce for the papers."""
 
 
-def make_app(file: SettingsFile | None = None) -> App:
-    """Return the program with all its commands: studies, reproductions and others. No command is imported yet.
-
-    Args:
-        file: Reads the file that ``--config`` names.
-    """
+def make_app() -> App:
+    """Return the program with all its commands: studies, reproductions and others. No command is imported yet."""
     app = App(
         name="identilens",
         help=_HELP,
         help_formatter="plain",
         version=version("identilens"),
         suppress_keyboard_interrupt=False,
-        config=file or SettingsFile(),
+        config=add_from_file,
     )
     for flag in ("--help", "--version"):
         app[flag].group = HIDDEN
@@ -195,11 +170,10 @@ def main() -> None:
     log.handlers = [handler]
     log.setLevel(logging.INFO)
     before = signal.signal(signal.SIGTERM, _terminate)
-    file = SettingsFile()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
-            make_app(file)(
+            make_app()(
                 sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none"
             )
         sys.stdout.flush()
@@ -208,7 +182,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except (CycloptsError, IdentilensError) as error:
-        say(_words(error, file), error=True)
+        say(_words(error), error=True)
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)
     except (KeyboardInterrupt, Terminated) as stop:
         by = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
@@ -226,13 +200,14 @@ def _terminate(*_: object) -> NoReturn:
     raise Terminated
 
 
-def _words(error: Exception, file: SettingsFile) -> str:
+def _words(error: Exception) -> str:
     """Return the message of an error; options are named as they are typed."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, IdentilensError):
         cause = cause.__cause__
     if isinstance(cause, SettingError):
-        return file.complaint(cause)
+        option = f"--{cause.setting.replace('_', '-')}"
+        return f"expected {option} {cause.expected}; got {cause.got!r:.200}."
     words = _ARGUMENT.sub(
         lambda match: f"--{match[1].replace('columns', 'column').replace('_', '-')}",
         str(cause or error),

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from identilens.cli.later import called
 from identilens.errors import InputError, SettingError, model_not_found
-from identilens.runs.lines import MAX_TEXT_BYTES, MOST_CHARACTERS, read_lines
+from identilens.runs.lines import MAX_TEXT_BYTES, read_lines
 from identilens.runs.settings import REPEATED, Names, Positive, Settings, Size, Switch
 from identilens.runs.terminal import plain
 
@@ -162,18 +162,10 @@ class ChatOptions(Settings):
     answer: str | None = None
     segment: Names = ()
 
-    def kept(self) -> "ChatOptions":
-        """Return the options with the conversations themselves in place of a file that is short: files change.
-
-        Raises:
-            InputError: If the file cannot be read.
-        """
-        if self.chat is None or self.chat.startswith(_JSON):
+    def located(self) -> "ChatOptions":
+        """Return the options with the absolute path of a file of conversations."""
+        if self.chat is None or self.chat == "-" or self.chat.startswith(_JSON):
             return self
-        text = json.dumps(self._content(), ensure_ascii=False)
-        short = len(text) <= MOST_CHARACTERS or self.chat == "-"
-        if short and text.startswith(_JSON):
-            return replace(self, chat=text)
         return replace(self, chat=str(Path(self.chat).absolute()))
 
     def load(self) -> Sequence[Any]:

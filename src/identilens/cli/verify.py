@@ -34,9 +34,8 @@ def verify(
 
     A warning says if the model or the texts are not those of the first run, by their digests, or if these are missing.
 
-    Each row is a column that differs: in how many of its table's rows, and of numbers the largest difference, the
-    largest number before (``size``), the first as a share of the second, and whether that is more than rounding
-    (``now``). Matrices are not compared.
+    Each row is a column that differs: in how many of its table's rows, and of numbers the largest difference and the
+    largest number before (``size``), and whether that is more than rounding (``now``). Matrices are not compared.
 
     Args:
         folder: Folder of the run.
@@ -85,34 +84,30 @@ def verify(
     rows = []
     for name, columns in first.schema.items():
         before, after = getattr(first, name), getattr(again, name)
-        of = max(len(before), len(after))
         if len(before) != len(after):
             differ = abs(len(before) - len(after))
-            rows.append({"table": name, "column": "(rows)", "differ": differ, "of": of})
+            rows.append({"table": name, "column": "(rows)", "differ": differ})
             continue
-        for column in columns:
+        for column, kind in columns.items():
             old, new = before[column], after[column]
-            if differ := int(old.ne_missing(new).sum()):
-                row = {"table": name, "column": column, "differ": differ, "of": of}
-                if columns[column].is_numeric():
-                    row["largest"] = (new - old).abs().max()
-                    row["size"] = old.abs().max()
-                rows.append(row)
-    found = pl.DataFrame(rows, schema=DIFFERENCES)
-    found = found.with_columns(share=pl.col("largest") / pl.col("size"))
-    rounding = pl.when(pl.col("share") <= ROUNDING).then(pl.lit("equal up to rounding"))
-    return found.with_columns(now=rounding.otherwise(pl.lit("differs")))
+            row = {"table": name, "column": column, "differ": int(old.ne_missing(new).sum())}
+            if kind.is_numeric():
+                row |= {"largest": (new - old).abs().max(), "size": old.abs().max()}
+            rows.append(row)
+    found = pl.DataFrame(rows, schema=DIFFERENCES).filter(pl.col("differ") > 0)
+    rounding = pl.col("largest") <= ROUNDING * pl.col("size")
+    words = pl.when(rounding).then(pl.lit("equal up to rounding")).otherwise(pl.lit("differs"))
+    return found.with_columns(now=words)
 
 
 DIFFERENCES = {
     "table": pl.String,
     "column": pl.String,
     "differ": pl.Int64,
-    "of": pl.Int64,
     "largest": pl.Float64,
     "size": pl.Float64,
 }
-"""Columns of what `verify` finds; their share is added, and whether it is more than rounding."""
+"""Columns of what `verify` finds; whether it is more than rounding is added."""
 
 
 def _options_of_run(
@@ -125,10 +120,9 @@ def _options_of_run(
     request, study = Request.read(folder, name), study_named(name)
     lost = [name for name in request.lost if given.get(name) is None]
     if lost:
-        ways = [f"identilens.verify(folder, {name}=...)" for name in lost if name in INPUTS]
         raise InputError(
-            f"the {' and '.join(lost)} of {folder} were given in Python and are not stored. "
-            f"{'Pass them: ' + ', '.join(ways) if len(ways) == len(lost) else 'Run the lines of Python again'}."
+            f"the {' and '.join(lost)} of {folder} were given in Python and are not stored. Pass them: "
+            f"identilens.verify(folder, {lost[0]}=...)."
         )
     options: dict[str, Any] = {"trust_remote_code": False, **request.options}
     own = {"file": "chat"} if "chats" in study.takes else {}

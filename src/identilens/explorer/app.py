@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import (
     JSONResponse,
-    PlainTextResponse,
     Response,
     StreamingResponse,
 )
@@ -53,8 +53,6 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
 }
 
-_FOREIGN = "this host or origin is not the explorer's own."
-
 _STATIC = Path(__file__).parent / "static"
 
 
@@ -69,7 +67,7 @@ def explorer_app(
 
     Models go by what `identilens.load` takes; ``load`` are the options that they were loaded with.
     """
-    site = _Site(desk, Guard(token, hosts), {"texts": list(texts), "load": load or {}})
+    site = _Site(desk, token, hosts, {"texts": list(texts), "load": load or {}})
     return Starlette(
         routes=[
             Route("/", site.file),
@@ -80,39 +78,43 @@ def explorer_app(
 
 
 class _Site:
-    """Answers requests."""
+    """Answers requests, or refuses them."""
 
-    def __init__(self, desk: Desk, guard: "Guard", start: Mapping[str, Any]) -> None:
-        self.desk, self.guard = desk, guard
+    def __init__(
+        self, desk: Desk, token: str, hosts: Sequence[str], start: Mapping[str, Any]
+    ) -> None:
+        self.desk, self.token, self.hosts = desk, token, hosts
         self.start = {"models": list(desk.lenses), **start}
 
     async def file(self, request: Request) -> Response:
+        self._refuse_foreign(request)
         name = request.url.path.removeprefix("/")
-        if self.guard.foreign(request):
-            return _refusal(403, _FOREIGN)
         if name not in _FILES:
-            return _refusal(404, "there is no such file.")
+            raise _refused(404, "there is no such file.")
         kind, content = _FILES[name]
         return Response(content(), media_type=kind, headers=HEADERS)
 
     async def ask(self, request: Request) -> Response:
-        if refused := self.guard.refuses(request):
-            return refused
+        self._refuse_foreign(request)
+        token = request.headers.get("x-identilens-token", "")
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
+            raise _refused(
+                403, "open the address that the explorer printed; its token is missing or wrong."
+            )
+        if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+            raise _refused(415, "a request must be JSON.")
         if int(request.headers.get("content-length", MOST_BYTES + 1)) > MOST_BYTES:
-            return _refusal(413, f"a request may hold {MOST_BYTES} bytes of JSON.")
+            raise _refused(413, f"a request may hold {MOST_BYTES} bytes of JSON.")
+        what = request.path_params["what"]
         try:
             body = json.loads(await request.body())
-        except (ValueError, RecursionError):
-            return _refusal(400, "a request must be JSON.")
-        what = request.path_params["what"]
-        if what == "start":
-            return JSONResponse(self.start, headers=HEADERS)
-        try:
+            if what == "start":
+                return JSONResponse(self.start, headers=HEADERS)
             model, job = _job(self.desk, what, body)
         except InputError as error:
-            return _refusal(400, str(error))
-        except (KeyError, TypeError, ValueError, OverflowError):
-            return _refusal(400, "a request lacks what it needs.")
+            raise _refused(400, str(error)) from error
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise _refused(400, "a request lacks what it needs, or is no JSON.") from error
         return StreamingResponse(
             self._lines(model, job, request), media_type="application/x-ndjson", headers=HEADERS
         )
@@ -121,32 +123,16 @@ class _Site:
         async for step in self.desk.steps(model, job, request.is_disconnected):
             yield (json.dumps(step) + "\n").encode()
 
-
-class Guard:
-    """Says which requests are refused, and why."""
-
-    def __init__(self, token: str, hosts: Sequence[str]) -> None:
-        self.token, self.hosts = token, set(hosts)
-
-    def refuses(self, request: Request) -> Response | None:
-        """Return the answer to a question that is refused; None for one that may go on."""
-        if self.foreign(request):
-            return _refusal(403, _FOREIGN)
-        if not secrets.compare_digest(
-            request.headers.get("x-identilens-token", "").encode(), self.token.encode()
-        ):
-            return _refusal(
-                403, "open the address that the explorer printed; its token is missing or wrong."
-            )
-        if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
-            return _refusal(415, "a request must be JSON.")
-        return None
-
-    def foreign(self, request: Request) -> bool:
-        """Return whether a request comes under another name, or from another page."""
+    def _refuse_foreign(self, request: Request) -> None:
+        """Refuse a request that comes under another name, or from another page."""
         host = request.headers.get("host", "")
         elsewhere = request.headers.get("origin") not in (None, f"http://{host}")
-        return elsewhere or bool(self.hosts and host not in self.hosts)
+        if elsewhere or (self.hosts and host not in self.hosts):
+            raise _refused(403, "this host or origin is not the explorer's own.")
+
+
+def _refused(status: int, words: str) -> HTTPException:
+    return HTTPException(status, words, HEADERS)
 
 
 def _job(desk: Desk, what: str, body: Mapping[str, Any]) -> tuple[str, Any]:
@@ -232,10 +218,6 @@ def _script() -> str:
 
 def _static(name: str) -> str:
     return (_STATIC / name).read_text(encoding="utf-8")
-
-
-def _refusal(status: int, words: str) -> Response:
-    return PlainTextResponse(words, status, headers=HEADERS)
 
 
 _FILES: dict[str, tuple[str, Callable[[], str]]] = {

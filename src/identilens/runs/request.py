@@ -84,15 +84,11 @@ class Request:
 
 
 def _spelled_out(texts: Any) -> dict[str, Any]:
-    """Return texts, or pairs of texts, as options if they are few; otherwise none."""
-    texts = [texts] if isinstance(texts, str | tuple) else texts
-    if not isinstance(texts, list) or not texts:
+    """Return texts as options if they are few; otherwise none."""
+    texts = [texts] if isinstance(texts, str) else texts
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         return {}
-    pairs = all(isinstance(one, tuple) and len(one) == 2 for one in texts)
-    words = list(chain.from_iterable(texts)) if pairs else texts
-    if not all(isinstance(one, str) for one in words) or sum(map(len, words)) > MOST_CHARACTERS:
-        return {}
-    return {"text": words, "pairs": pairs}
+    return {"text": texts} if 0 < sum(map(len, texts)) <= MOST_CHARACTERS else {}
 
 
 def _as_json(chats: Any) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from identilens.runs.request import Request
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings
 from identilens.runs.tables import Tables
-from identilens.runs.texts import is_columns, read_texts
+from identilens.runs.texts import read_texts
 
 S = TypeVar("S", bound=Settings)
 R = TypeVar("R", bound=Result)
@@ -126,7 +126,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
             )
         how = {name: options.pop(name) for name in common if name in options}
         read = [
-            read_texts(one) if is_columns(one) or isinstance(one, Iterator) else one
+            read_texts(one) if isinstance(one, Iterator) or hasattr(one, "column_names") else one
             for one in inputs
         ]
         return run_study(bound_study(study, read, study.settings_type.of(settings, options)), **how)

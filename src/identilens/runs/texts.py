@@ -1,4 +1,4 @@
-"""Texts from files, data sets, frames and iterables; the size of what is read is bounded."""
+"""Texts from files, data sets and iterables; the size of what is read is bounded."""
 
 import csv
 import json
@@ -73,13 +73,13 @@ def read_texts(
 
     A file is .txt (one text per line, blank lines skipped), .jsonl, .csv, .tsv, .parquet or .arrow, the first four
     optionally compressed as .gz or .xz, or a treebank (.conllu). A pipe, or ``-`` for the standard input, has one text
-    per line, or one object per line if columns are named. Other sources: a data set (`datasets`, also streaming), a
-    frame (pandas, polars), any iterable. Pairs are every two texts of a list, tab-separated lines of a .txt file, or
-    two columns.
+    per line, or one object per line if columns are named. Other sources: any iterable of texts, or of rows by column,
+    such as a data set (`datasets`, also streaming). Pairs are every two texts of a list, tab-separated lines of a .txt
+    file, or two columns.
 
     Args:
-        source: File, data set, frame or iterable with the texts.
-        columns: Columns with the texts.
+        source: File, data set or iterable with the texts.
+        columns: Columns with the texts; of rows in Python ``text`` by default.
         encoding: Encoding of a file.
         pairs: Whether the texts are pairs.
         limit: Maximum number of texts.
@@ -120,17 +120,24 @@ def read_texts(
         return read
     if not isinstance(source, Iterable) or isinstance(source, Mapping | bytes):
         raise InputError(f"expected a file, a data set or texts; got {type(source).__name__}.")
-    texts = source
-    if hasattr(source, "columns") or hasattr(source, "column_names"):
-        texts = _texts(*_column_rows(source, columns), max_length)
-    elif pairs:
-        single = list(islice(source, limit and 2 * limit))
+    texts = _given(source, columns or ["text"], max_length)
+    if pairs and not columns:
+        single = list(islice(texts, limit and 2 * limit))
         if len(single) % 2:
             raise InputError(
                 f"pairs=True reads every two texts as a pair; got {len(single)}. Give one more, or one less."
             )
         texts = zip(single[::2], single[1::2], strict=True)
     return list(_bounded(islice(texts, limit), most))
+
+
+def _given(source: Iterable[Any], columns: Sequence[str], max_length: int | None) -> Iterator[Any]:
+    """Yield texts as they are given, and of rows by column, as data sets have them, those of some columns."""
+    for number, text in enumerate(source):
+        if isinstance(text, Mapping):
+            yield from _texts(iter([(f"row {number}", text)]), columns, max_length)
+        else:
+            yield text
 
 
 def _bounded(texts: Iterable[Any], most: int) -> Iterator[Any]:
@@ -250,31 +257,6 @@ def _table_rows(file: Path, columns: Sequence[str]) -> Rows:
                 number += 1
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise InputError(f"{file} cannot be read: {error}") from error
-
-
-def is_columns(source: Any) -> bool:
-    """Return whether the source has columns: a data set, a frame, or a column of one."""
-    return type(source).__module__.split(".")[0] in ("datasets", "pandas", "polars")
-
-
-def _column_rows(source: Any, columns: Sequence[str]) -> tuple[Rows, Sequence[str]]:
-    """Return the rows of a data set or a frame, and the columns with texts: "text" or the only one by default."""
-    names = getattr(source, "column_names", getattr(source, "columns", None))
-    # A data set that is streamed may not know them.
-    names = list(next(iter(source), {}) if names is None else names)
-    if not columns and ("text" in names or len(names) == 1):
-        columns = ["text" if "text" in names else names[0]]
-    if not 1 <= len(columns) <= 2 or not {*columns} <= {*names}:
-        raise InputError(
-            "name the column of the texts, or two for pairs: columns=...; there are "
-            f"{', '.join(map(str, names))}; got {', '.join(columns) or 'none'}."
-        )
-    rows = source
-    if hasattr(source, "iter_rows"):
-        rows = source.iter_rows(named=True)
-    elif hasattr(source, "iterrows"):
-        rows = source.to_dict("records")
-    return ((f"row {number}", row) for number, row in enumerate(rows)), columns
 
 
 def hub_dataset(name: str, split: str, subset: str | None) -> Any:
