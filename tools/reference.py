@@ -310,7 +310,6 @@ def commands_page() -> str:
         "out",
         "resume",
         "overwrite",
-        "allow_version_change",
         "ray",
         "progress",
     )
@@ -405,7 +404,6 @@ RUN_OPTIONS = (
     "out: str | pathlib.Path | None = ...",
     "resume: bool = ...",
     "overwrite: bool = ...",
-    "allow_version_change: bool = ...",
     "ray: bool | str = ...",
     "progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...",
 )

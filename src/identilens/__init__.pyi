@@ -73,7 +73,6 @@ def alternatives(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.alternatives.result.Alternatives:
@@ -114,7 +113,6 @@ def alternatives(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -139,7 +137,6 @@ def answer(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.answer.result.Answers:
@@ -167,7 +164,6 @@ def answer(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -201,7 +197,6 @@ def audit(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.audit.result.Audit:
@@ -239,7 +234,6 @@ def audit(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -273,7 +267,6 @@ def certify(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.certify.result.Certainty:
@@ -313,7 +306,6 @@ def certify(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -349,7 +341,6 @@ def faithfulness(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.faithfulness.result.Faithfulness:
@@ -387,7 +378,6 @@ def faithfulness(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -420,7 +410,6 @@ def influence(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.influence.result.Influence:
@@ -459,7 +448,6 @@ def influence(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -488,7 +476,6 @@ def inversion(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.inversion.result.Inversion:
@@ -522,7 +509,6 @@ def inversion(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -554,7 +540,6 @@ def mixing(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.mixing.result.Mixing:
@@ -587,7 +572,6 @@ def mixing(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -619,7 +603,6 @@ def patterns(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.patterns.result.PatternScores:
@@ -652,7 +635,6 @@ def patterns(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -679,7 +661,6 @@ def rollout(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.rollout.result.Rollouts:
@@ -707,7 +688,6 @@ def rollout(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -737,7 +717,6 @@ def structure(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.structure.result.Structure:
@@ -763,7 +742,6 @@ def structure(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -801,7 +779,6 @@ def token_identifiability(
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
     overwrite: bool = ...,
-    allow_version_change: bool = ...,
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.tokens.result.TokenIdentifiability:
@@ -837,7 +814,6 @@ def token_identifiability(
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
         overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
         ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
             cluster. Default: this process.
         progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar

@@ -29,7 +29,7 @@ def record():
         "libraries": {"identilens": "0.1.0"},
         "python": "3.11",
         "platform": "somewhere",
-        "command": ["identilens", "audit", f"{SCRIPT} \udcff"],
+        "processor": f"{SCRIPT} \udcff",
         "texts": {"count": 2},
     }
 

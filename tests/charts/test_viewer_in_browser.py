@@ -14,6 +14,7 @@ from identilens.charts import Page, Section, TokenMap, write_page
 from identilens.charts.packing import HeadSpace
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.intervals import attention_intervals
+from identilens.runs.provenance import Identity, provenance
 
 N, RANK = 24, 5
 RULES = {
@@ -49,7 +50,7 @@ def maps():
 
 @pytest.fixture(scope="module")
 def path(maps, tmp_path_factory):
-    record = {"analysis": "audit", "fingerprint": "f0" * 32, "model": {}, "texts": {"count": 1}}
+    record = provenance("audit", Identity({}, ["a"]), {})
     page = Page(
         "Audit", "made up", ["A finding."], [], record, [Section("maps", "Maps", maps=maps)]
     )

@@ -2,27 +2,23 @@
 
 import asyncio
 import json
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
-import torch
 from starlette.testclient import TestClient
 
 import identilens as idl
 from helpers.command import identilens
-from helpers.serving import TOKEN, explorer
+from helpers.serving import TOKEN
 from identilens.errors import InputError
 from identilens.explorer import app, server
 from identilens.explorer.app import (
     MOST_BYTES,
     MOST_CHARACTERS,
-    _content,
     _job,
     explorer_app,
-    realised,
 )
 from identilens.explorer.desk import Desk
 from identilens.explorer.server import opened_port
@@ -148,7 +144,7 @@ def test_sizes_are_bounded(client):
     ],
     ids=range(10),
 )  # fmt: skip
-@pytest.mark.parametrize("what", ["start", "measure", "row", "weights", "none"])
+@pytest.mark.parametrize("what", ["measure", "row", "weights", "none"])
 def test_what_is_no_request_is_refused(client, what, body):
     assert client.post(f"/api/{what}", content=body, headers=GOOD).status_code == 400
 
@@ -160,7 +156,7 @@ def test_what_is_no_request_is_refused(client, what, body):
      {"exact": 5}, {"outcome": {}}, {"tolerance": "9" * 400}, {"tolerance": []}],
     ids=str,
 )  # fmt: skip
-@pytest.mark.parametrize("what", ["row", "weights", "alternative", "parameters", "contributions"])
+@pytest.mark.parametrize("what", ["row", "weights", "alternative", "contributions"])
 def test_values_of_no_request_are_refused_or_told(client, held, what, change):
     body = {
         "held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 2, "change": [0.1],
@@ -171,15 +167,6 @@ def test_values_of_no_request_are_refused_or_told(client, held, what, change):
     answer = client.post(f"/api/{what}", content=json.dumps({**body, **change}), headers=GOOD)
     assert answer.status_code in (200, 400)
     assert "Traceback" not in answer.text
-
-
-@pytest.mark.parametrize(
-    "change", [{"layer": 1.5}, {"layer": True}, {"head": "0"}, {"query": 0.5}], ids=str
-)
-def test_numbers_are_whole_numbers(client, held, change):
-    body = {"held": held, "layer": 3, "head": 10, "kind": "encoder", "query": 2}
-    body |= {"outcome": "head", "tolerance": "0", **change}
-    assert client.post("/api/row", content=json.dumps(body), headers=GOOD).status_code == 400
 
 
 def test_a_row_is_that_of_the_study(client, held, bundled):
@@ -193,32 +180,6 @@ def test_a_row_is_that_of_the_study(client, held, bundled):
     for change, words in (({"query": 999}, "queries 0 to"), ({"outcome": "model"}, "outcome")):
         (step,) = ask(client, "row", {**body, "outcome": "head", "tolerance": "0", **change})
         assert words in step["error"]
-
-
-def test_a_large_body_is_not_read_to_its_end():
-    read = []
-
-    class Endless:
-        async def stream(self):
-            while True:
-                read.append(MOST_BYTES // 4)
-                yield b" " * read[-1]
-
-    with ThreadPoolExecutor(1) as threads:  # a browser's test may have left a loop in this one
-        reading = threads.submit(lambda: asyncio.run(asyncio.wait_for(_content(Endless()), 20)))
-    assert reading.result() is None
-    assert sum(read) <= 2 * MOST_BYTES
-
-
-def test_a_body_that_does_not_arrive_is_given_up(bundled, monkeypatch):
-    monkeypatch.setattr("identilens.explorer.app.MOST_SECONDS", 0.3)
-    head = f"POST /api/start HTTP/1.1\r\nHost: HOST\r\nX-Identilens-Token: {TOKEN}\r\nContent-Length: 20\r\n"
-    head += "Content-Type: application/json\r\n\r\n"
-    with explorer({"encoder": bundled}) as address:
-        host = address.removeprefix("http://")
-        with socket.create_connection(host.split(":"), timeout=20) as connection:
-            connection.sendall(head.replace("HOST", host).encode() + b"{")
-            assert b"408" in connection.recv(2**16)[:20]
 
 
 def test_a_used_port_is_named_before_anything_is_loaded(monkeypatch):
@@ -285,12 +246,10 @@ HEAD = ("head", 1, 2, "decoder")
     ("what", "more", "function", "told", "given"),
     [
         ("contributions", {"exact": True}, "contributions", "viewer", (AT, True, "c", "t")),
-        ("contributions", {"exact": 1}, "contributions", "viewer", (AT, False, "c", "t")),
         ("row", {"query": 3, "outcome": "head", "tolerance": 0}, "proven_row", "row", (AT, HEAD, 3, "head", "0")),
         ("same", {"query": 3, "aim": "least", "tolerance": "1%", "heads": "layer"}, "same_answer", "same",
          (AT, HEAD, 3, "least", "1%", "layer")),
         ("alternative", {}, "alternative", "alternative", (AT, HEAD, "c")),
-        ("parameters", {}, "realised", "alternative", (AT, HEAD)),
         ("without", {}, "without_head", "broken", (AT, HEAD)),
         ("strongest", {}, "strongest", "strongest", (AT,)),
         ("weight", {"query": 3, "key": 2, "weight": 1}, "broken_row", "broken", (AT, HEAD, 3, 2, 1.0)),
@@ -309,15 +268,6 @@ def test_a_request_reaches_its_function(monkeypatch, what, more, function, told,
 def test_what_cannot_be_asked_for():
     with pytest.raises(InputError, match="nothing"):
         _job(DESK, "all", PLACE | {"query": 3})
-
-
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_where_no_other_parameters_are_near(monkeypatch):
-    none = SimpleNamespace(dimension=0, note="none lies near.", weights=None)
-    monkeypatch.setattr(app, "made", lambda *given: (none, none, None))
-    head = SimpleNamespace(group=1, values=torch.zeros(6, 4))
-    found = realised(SimpleNamespace(lens="lens", item="item"), head)
-    assert found == {"none": "none lies near."}
 
 
 @pytest.mark.usefixtures("unchecked_shapes")

@@ -11,11 +11,15 @@ from identilens.studies.mixing.result import Mixing
 RECORD = {
     "analysis": "mixing",
     "fingerprint": "f1" * 32,
-    "libraries": {},
+    "libraries": {"identilens": "0.1.0"},
     "finished": True,
     "model": {"name": f"models/{SCRIPT}", "digest": "ab" * 32},
     "settings": {"method": "sketch"},
-    "command": ["identilens", "mixing"],
+    "seed": 0,
+    "texts": {"count": 1},
+    "processor": "one",
+    "python": "3.11",
+    "platform": "somewhere",
 }
 
 

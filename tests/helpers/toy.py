@@ -14,7 +14,7 @@ from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import LIST, NOT_RECORDED, Numbers, Settings, Size
 from identilens.runs.study import Output, Study, study_function
-from identilens.runs.tables import table_of
+from identilens.runs.tables import Tables, table_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,6 @@ class ToyStudy(Study[ToySettings, Toy]):
     takes = ()
     settings_type = ToySettings
     result_type = Toy
-    merge: ClassVar = {"notes": lambda table: table.unique(maintain_order=True)}
     runs: ClassVar[list[int]] = []
 
     def __init__(self, settings: ToySettings) -> None:
@@ -124,6 +123,9 @@ class ToyStudy(Study[ToySettings, Toy]):
         }
         matrices = {f"text{part}.layer0.head0.encoder.raw": torch.full((2, 2), float(number))}
         return Output(tables, matrices, {part: {"encoder": ["a", "b"]}})
+
+    def finish(self, tables: Tables) -> Output:
+        return Output({**tables, "notes": tables["notes"].unique(maintain_order=True)})
 
 
 toy = study_function(ToyStudy, "toy")

@@ -52,7 +52,7 @@ def test_tasks_give_what_one_process_gives_and_those_that_die_are_tried_again(
         layers=NUMBERS, out=tmp_path / "run", ray=True, progress=lambda *place: told.append(place)
     )
     assert contents(tmp_path / "run") == whole
-    assert told[0] == (0, 7, "the cluster starts")
+    assert told[0] == (0, 7, "")
     assert [place[0] for place in told] == [*range(8)]
     assert {"killed-1", "killed-4"} <= {path.name for path in marks.iterdir()}
 
@@ -61,8 +61,9 @@ def test_parts_that_fail_twice_are_named_and_all_others_are_saved(marks, tmp_pat
     with pytest.raises(CheckFailedError) as failed:
         cluster_toys.fatal(layers=NUMBERS, out=tmp_path / "run", ray=True)
     words = str(failed.value)
-    assert words.startswith("2 of 7 parts failed, each of them twice. part 2 (numbers 2): ")
-    assert "part 3 (numbers 3): ZeroDivisionError: of a kind" in words
+    assert words.startswith("2 of 7 parts failed, each of them twice. part ")
+    assert "part 2: " in words
+    assert "part 3: ZeroDivisionError: of a kind" in words
     assert "resume=True" in words
     assert len(list((tmp_path / "run" / "parts").iterdir())) == 5
     toy(layers=NUMBERS, out=tmp_path / "run", resume=True)
@@ -137,7 +138,7 @@ def test_parts_come_back_in_any_order_with_their_files(here, tmp_path):
     listed = [(tmp_path / name / "manifest.txt").read_text().split() for name in ("one", "many")]
     assert sorted(listed[0]) == sorted(listed[1])
     assert here.calls == ["init", "auto", "shutdown"]
-    assert told == [(0, 7, "the cluster starts"), *((done, 7, "") for done in range(1, 8))]
+    assert told == [(0, 7, ""), *((done, 7, "") for done in range(1, 8))]
     assert here.waiting == [4, 4, 4, 4, 3, 2, 1], "two of each core wait"
     assert here.options == {
         "num_cpus": 1, "num_gpus": 0, "max_retries": 1, "retry_exceptions": True,
@@ -146,16 +147,14 @@ def test_parts_come_back_in_any_order_with_their_files(here, tmp_path):
 
 def test_failed_parts_are_named_and_tried_again_on_resume(here, tmp_path):
     run = {"layers": "1-7", "out": tmp_path / "run", "ray": True}
-    with pytest.raises(
-        CheckFailedError, match=r"1 of 7 parts .* part 1 \(numbers 1\): no luck All"
-    ):
+    with pytest.raises(CheckFailedError, match=r"1 of 7 parts .* part 1: no luck. All"):
         cluster_toys.failing(**run)
     assert here.calls == ["init", "local", "shutdown"]
     assert len(list((tmp_path / "run" / "parts").iterdir())) == 6
     (tmp_path / "mended").touch()
     told = []
     cluster_toys.failing(**run, resume=True, progress=lambda *place: told.append(place))
-    assert told == [(6, 7, "the cluster starts"), (7, 7, "")]
+    assert told == [(6, 7, ""), (7, 7, "")]
     here.calls = ["running"]
     assert cluster_toys.writing(layers="1-2", out=tmp_path / "run", ray=True, overwrite=True)
     assert here.calls == ["running"], "a cluster that the user has started goes on"
@@ -172,7 +171,7 @@ def test_a_changed_model_and_other_libraries_are_refused(tmp_path):
         load_study(other)
     libraries = {"libraries": {**record["libraries"], "torch": "0.1"}}
     older = Job(study=ToyStudy, inputs=(), settings=study.settings, record=record | libraries)
-    with pytest.raises(InputError, match=r"torch 0.1 \(now"):
+    with pytest.raises(InputError, match=r'torch is "0.1" there'):
         load_study(older)
     error = pickle.loads(pickle.dumps(SettingError("layers", "of at least 1", 0)))
     assert (error.setting, str(error)) == ("layers", "expected layers of at least 1; got 0.")
@@ -183,10 +182,8 @@ def test_what_a_cluster_does_not_take(tmp_path, monkeypatch):
     refused = {"layers": NUMBERS, "out": tmp_path / "run"}
     with pytest.raises(InputError, match="process"):
         cluster_toys.alone(**refused, ray=True)
-    with pytest.raises(InputError, match=r"pass out=... with ray="):
+    with pytest.raises(InputError, match=r"ray are for a folder"):
         toy(layers=NUMBERS, ray=True)
-    with pytest.raises(InputError, match="address"):
-        toy(**refused, ray=3)
     with pytest.raises(InputError, match="memory"):
         idl.audit(idl.Lens(zoo.build("bert")), [[5, 6, 7]], out=tmp_path / "run", ray=True)
     monkeypatch.setitem(sys.modules, "ray", None)

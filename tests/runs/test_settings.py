@@ -13,10 +13,8 @@ from helpers.toy import ToySettings, toy
 from identilens.errors import InputError, SettingError
 from identilens.runs.settings import (
     Settings,
-    hints_of,
     parse_numbers,
     parse_size,
-    separated_by_commas,
 )  # fmt: skip
 
 
@@ -71,14 +69,8 @@ def test_numbers_of_numpy_become_those_of_python():
             "0-99999999999",
             "layers as numbers and ranges such as 0,3,5-8; got '0-99999999999'",
         ),
-        ("layers", 10**22, "layers of at most 9007199254740992; got 1"),
         ("share", float("nan"), "share as a finite number; got nan"),
         ("memory", "9" * 400 + "GB", "memory in bytes, or as a size such as 512MiB or 2GB; got '9"),
-        (
-            "layers",
-            range(10**12),
-            "layers as numbers and ranges such as 0,3,5-8; got range(0, 1000",
-        ),
         ("layers", np.float32(1), "layers as a whole number; got"),
         ("seed", np.bool_(True), "seed as a whole number; got"),
         ("layers", (), "layers with at least one value, or left out; got ()"),
@@ -88,7 +80,6 @@ def test_numbers_of_numpy_become_those_of_python():
         ("share", "0.5", "share as a number; got '0.5'"),
         ("share", True, "share as a number; got True"),
         ("seed", 1.0, "seed as a whole number; got 1.0"),
-        ("fail", 2**53 + 1, "fail of at most 9007199254740992; got 9007199254740993"),
         ("words", [pd.NA], "words to be odd or even; got <NA>"),
         ("words", [True], "words to be odd or even; got True"),
         ("colour", "red", "colour to be one of the options layers, words"),
@@ -122,7 +113,6 @@ def test_paths_and_lists_of_decimals():
     }  # fmt: skip
     for given, words in (
         ({"file": 3}, "file as a path or a number; got 3"),
-        ({"file": "a\0b"}, "file without null characters"),
         (
             {"file": "a", "shares": 1j},
             "shares as numbers separated by commas, such as 0.5,0.9; got 1j",
@@ -145,10 +135,3 @@ def test_the_function_shows_its_settings():
     assert parameters["share"].default == 0.5
     assert {"out", "resume", "overwrite", "progress", "settings"} <= set(parameters)
     assert toy.__doc__.startswith("Square some numbers.")
-
-
-def test_options_of_several_values_are_typed_with_commas():
-    hints = hints_of(ToySettings)
-    assert [name for name in hints if separated_by_commas(hints[name])] == [
-        "layers", "words", "span", "memory",
-    ]  # fmt: skip

@@ -11,7 +11,6 @@ import identilens as idl
 from helpers.zoo import build, ids
 from identilens.errors import InputError, SettingError
 from identilens.runs.provenance import Identity, provenance
-from identilens.runs.stored import SpooledTexts
 from identilens.studies.certify.settings import CertifySettings
 from identilens.studies.certify.study import CertifyStudy
 from identilens.studies.heads import lens_reference
@@ -27,7 +26,7 @@ def lens():
 
 def test_items_are_those_of_a_list_wherever_the_texts_lie(lens):
     expected = lens.read(TEXTS)
-    for texts in (TEXTS, SpooledTexts(TEXTS), expected):
+    for texts in (TEXTS, expected):
         items = read_items(lens, texts, None)
         assert [one.identity for one in items] == [one.identity for one in expected]
         assert (len(items), items[-1].length, [one.length for one in items[:2]]) == (3, 7, [6, 5])
@@ -42,7 +41,7 @@ def test_items_are_those_of_a_list_wherever_the_texts_lie(lens):
     read = [one.identity for one in expected]
     by_digest, by_string = (provenance("toy", Identity({}, one), {}) for one in (digests, read))
     assert by_digest["texts"] == by_string["texts"]
-    assert [*read_items(lens, SpooledTexts(TEXTS), 4).lengths] == [4, 4, 4]
+    assert [*read_items(lens, TEXTS, 4).lengths] == [4, 4, 4]
 
 
 def test_few_items_are_in_memory(lens, monkeypatch):
@@ -64,14 +63,14 @@ def test_few_items_are_in_memory(lens, monkeypatch):
 
 def test_a_text_that_is_too_long_is_named_before_one_is_used(bundled):
     texts = ["Nobody came."] * 40
-    assert read_items(bundled, SpooledTexts(texts), None)[39].length == 5
+    assert read_items(bundled, texts, None)[39].length == 5
     texts[33] = "word " * 600
     with pytest.raises(InputError, match="text 33 has 602 tokens, and the model has 512"):
-        read_items(bundled, SpooledTexts(texts), None)
-    assert read_items(bundled, SpooledTexts(texts), 20)[33].length == 20
+        read_items(bundled, texts, None)
+    assert read_items(bundled, texts, 20)[33].length == 20
     texts[7] = " "
     with pytest.raises(InputError, match="empty"):
-        read_items(bundled, SpooledTexts(texts), None)
+        read_items(bundled, texts, None)
 
 
 def test_a_token_belongs_to_the_word_it_shares_most_with():

@@ -159,19 +159,15 @@ def rule(
     y: Number | None = None,
     label: str = "",
 ) -> alt.LayerChart:
-    """Return a chart with a dashed line across it: standing at ``x``, or lying at ``y`` where the axis reaches it."""
-    datum = {"label": label}
-    place: dict[str, Any] = {"x": alt.datum(x)} if x is not None else {"y": alt.datum(y)}
-    within: Any = 1 if y is None else alt.expr(f"inrange({y}, domain('y')) ? 1 : 0")
-    line = alt.Chart(inline([datum])).mark_rule(strokeDash=[5, 4], opacity=within).encode(**place)
-    corner: dict[str, Any] = {"y": alt.value(-4)} if x is not None else {"x": alt.value("width")}
-    turn: dict[str, Any] = {"baseline": "bottom"} if x is not None else {"align": "right", "dy": -6}
-    word = (
-        alt.Chart(inline([datum]))
-        .mark_text(opacity=within, **turn)
-        .encode(text="label:N", **place, **corner)
-    )
-    return layered([chart, line, word])
+    """Return a chart with a dashed line across it, standing at ``x`` or lying at ``y``, and a label at its end."""
+    base = alt.Chart(inline([{"label": label}]))
+    if x is not None:
+        base = base.encode(x=alt.datum(x))
+        word = base.mark_text(baseline="bottom").encode(y=alt.value(-4))
+    else:
+        base = base.encode(y=alt.datum(y))
+        word = base.mark_text(align="right", dy=-6).encode(x=alt.value("width"))
+    return layered([chart, base.mark_rule(strokeDash=[5, 4]), word.encode(text="label:N")])
 
 
 def choose(

@@ -103,22 +103,12 @@ def cell(value: Any, column: str = "") -> str:
 
 
 def file_names(names: Iterable[str]) -> dict[str, str]:
-    """Return a part of a file name for each name, no two the same, equal on every run.
-
-    Letters and digits are kept, those of a long name at its beginning and its end.
-    """
-    found: dict[str, str] = {}
-    taken: set[str] = set()
-    for name in names:
-        plain = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")
-        if len(plain) > _LONGEST:
-            plain = plain[: _LONGEST // 2] + plain[-_LONGEST // 2 :]
-        base, count = plain or "type", 1
-        plain = base
-        # Compared without case: some file systems do not tell "A" from "a".
-        while plain.lower() in taken:
-            count += 1
-            plain = f"{base}_{count}"
-        taken.add(plain.lower())
-        found[name] = plain
-    return found
+    """Return a part of a file name for each name: its letters and digits, and its number if others have the same."""
+    plain = {
+        name: re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:_LONGEST] or "type" for name in names
+    }
+    several = [*plain.values()]
+    return {
+        name: word if several.count(word) == 1 else f"{word}_{number}"
+        for number, (name, word) in enumerate(plain.items())
+    }

@@ -1,4 +1,4 @@
-"""Maps in a notebook: all heads as one picture, and the viewer behind a click; nothing comes from the network."""
+"""Maps in a notebook: the viewer behind a click; nothing comes from the network."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,14 +8,12 @@ from pathlib import Path
 
 from identilens.charts.figures import document, looks
 from identilens.charts.labels import visible_text
-from identilens.charts.thumbnails import contact_sheet
 from identilens.charts.viewer import TokenMap, fitting, viewer_data
-from identilens.runs.files import as_path, write_atomically
+from identilens.runs.files import write_bytes
 
 NOTEBOOK_BUDGET = 4_000_000
 """Characters of a notebook that the maps of one result may take, before they are deflated."""
 
-_HEADS = "All heads as small maps: rows are layers, columns heads"
 _HEIGHT = 1100
 
 
@@ -46,8 +44,8 @@ class MapView:
         Raises:
             OutputFolderError: If the file cannot be written.
         """
-        target, content = as_path(path), self.html().encode("utf-8", "replace")
-        write_atomically(target, lambda temporary: temporary.write_bytes(content))
+        target = Path(path)
+        write_bytes(target, self.html().encode("utf-8", "replace"))
         return target
 
     def _repr_html_(self) -> str:
@@ -56,13 +54,10 @@ class MapView:
 
 
 def folded_maps(maps: Sequence[TokenMap]) -> str:
-    """Return small maps of all heads, and the viewer to unfold, as a part of a notebook's output."""
+    """Return the viewer, to unfold, as a part of a notebook's output."""
     if not maps:
         return ""
     opened = max(range(len(maps)), key=lambda place: maps[place].interest)
     words = escape(visible_text(str(maps[opened].choices.get("text", ""))))
-    picture = (
-        f'<img alt="{_HEADS}" src="{contact_sheet(maps)}" style="max-width: 100%; height: auto">'
-    )
     shown = MapView(maps, opened)._repr_html_()
-    return f"<p>{picture}</p><details><summary>Maps of text {words}: open the viewer</summary>{shown}</details>"
+    return f"<details><summary>Maps of text {words}: open the viewer</summary>{shown}</details>"

@@ -1,13 +1,11 @@
 """A result as one HTML file: text, charts, tables and token maps that ask nothing of the network."""
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from importlib.metadata import version
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import polars as pl
 from markupsafe import Markup
@@ -17,15 +15,11 @@ from identilens.charts.figures import document, environment, figure, looks, pack
 from identilens.charts.labels import cell
 from identilens.charts.token_lines import TokenLine
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data
-from identilens.errors import OutputFolderError
-from identilens.runs.files import as_path, write_atomically
+from identilens.runs.files import write_bytes
 
 _IN_NOTEBOOK = """.identilens { overflow-x: auto }
 .identilens td, .identilens th { padding: 0.2em 0.7em }
 .identilens .number { text-align: right }"""
-
-LINK = "certificate"
-"""Column of a table with files of the run's folder, to which cells of a page in this folder link."""
 
 MOST_ROWS = 500
 """Rows of a table that a page shows."""
@@ -67,7 +61,6 @@ class Page:
         headline: The headline numbers: value, label.
         record: Provenance of the result.
         sections: The parts, in order.
-        folder: Folder with the files of the run.
     """
 
     title: str
@@ -76,7 +69,6 @@ class Page:
     headline: Sequence[Sequence[str]]
     record: Mapping[str, Any]
     sections: Sequence[Section]
-    folder: Path | None = None
 
 
 def write_page(page: Page, path: str | Path, *, budget: int = MAP_BUDGET) -> Path:
@@ -87,25 +79,19 @@ def write_page(page: Page, path: str | Path, *, budget: int = MAP_BUDGET) -> Pat
     Raises:
         OutputFolderError: If the file cannot be written.
     """
-    target = as_path(path)
-    if target.is_file() and target.suffix not in (".html", ".htm"):
-        raise OutputFolderError(
-            f"{target} exists and may be no report. Choose a name that ends in .html."
-        )
+    target = Path(path)
     # Lone surrogates (from file names on the command line, or broken tokens) have no UTF-8 form.
-    links = page.folder is not None and target.parent.resolve() == page.folder.resolve()
-    content = render_page(page, budget=budget, links=links).encode("utf-8", "replace")
-    write_atomically(target, lambda temporary: temporary.write_bytes(content))
+    write_bytes(target, render_page(page, budget=budget).encode("utf-8", "replace"))
     return target
 
 
-def render_page(page: Page, *, budget: int = MAP_BUDGET, links: bool = False) -> str:
-    """Return a page as one HTML document with every script and style inside, with ``links`` to files beside it.
+def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
+    """Return a page as one HTML document with every script and style inside.
 
     Text from models and users is escaped by the template; data goes through JSON in which ``<``, ``>``, ``&`` and all
     characters beyond ASCII are escape sequences, so nothing in it can end a script element.
     """
-    parts, data = _parts(page, budget, links)
+    parts, data = _parts(page, budget)
     return document(
         "page.html",
         page=page,
@@ -119,7 +105,7 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET, links: bool = False) ->
     )
 
 
-def _parts(page: Page, budget: int, links: bool) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
     parts = []
     for section in page.sections:
@@ -135,7 +121,7 @@ def _parts(page: Page, budget: int, links: bool) -> tuple[list[dict[str, Any]], 
         if frame is not None and frame.height:
             # Columns in which no row has a value are left out.
             frame = frame.select(one for one in frame if one.null_count() < frame.height)
-        cells = [] if frame is None else _cells(frame, links)
+        cells = [] if frame is None else _cells(frame)
         lines = [Markup(line.html()) for line in section.lines]
         parts.append(
             {
@@ -156,13 +142,8 @@ def table_html(frame: pl.DataFrame) -> str:
     return f'<div class="identilens"><style>{_IN_NOTEBOOK}</style>{table}</div>'
 
 
-def _cells(frame: pl.DataFrame, links: bool = False) -> list[list[str]]:
-    rows = [list(map(cell, row, frame.columns)) for row in frame.head(MOST_ROWS).iter_rows()]
-    for row, name in zip(rows, frame[LINK] if LINK in frame.columns else (), strict=False):
-        if name:
-            form = Markup('<a href="{}">{}</a>' if links else "{1}")
-            row[frame.columns.index(LINK)] = form.format(quote(name), PurePosixPath(name).name)
-    return rows
+def _cells(frame: pl.DataFrame) -> list[list[str]]:
+    return [list(map(cell, row, frame.columns)) for row in frame.head(MOST_ROWS).iter_rows()]
 
 
 _LABELS = {
@@ -182,17 +163,15 @@ _LABELS = {
 
 def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what made a result as pairs of label and value, from its provenance; whatever was not set is left out."""
-    command, libraries = record.get("command") or None, record.get("libraries", {})
     facts = {
-        **record.get("model", {}),
-        "number_of_texts": str(record.get("texts", {}).get("count")),
-        **record.get("settings", {}),
-        "seed": record.get("seed"),
-        "libraries": ", ".join(f"{name} {number}" for name, number in libraries.items()),
-        "python": f"{record.get('python', '')} on {record.get('platform', 'an unknown platform')}",
-        "processor": record.get("processor"),
-        "command": shlex.join(command) if isinstance(command, list) else command,
-        "fingerprint_of_the_run": str(record.get("fingerprint")),
+        **record["model"],
+        "number_of_texts": record["texts"]["count"],
+        **record["settings"],
+        "seed": record["seed"],
+        "libraries": ", ".join(f"{name} {number}" for name, number in record["libraries"].items()),
+        "python": f"{record['python']} on {record['platform']}",
+        "processor": record["processor"],
+        "fingerprint_of_the_run": record["fingerprint"],
     }
     return [
         (_label(name), _value(value))
@@ -203,17 +182,13 @@ def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def citation(record: Mapping[str, Any]) -> str:
     """Return one line that identifies a run in a paper."""
-    model = record.get("model", {})
-    digest = model.get("digest")
-    weights = f" (parameters {digest[:25]})" if digest else ""
-    texts = record.get("texts", {})
-    text = "".join(f" (sha256 {one[:16]})" for one in texts.get("sha256") or [])
-    on = f"1 text{text}" if texts.get("count") == 1 else f"{texts.get('count')} texts"
-    number = record.get("libraries", {}).get("identilens", "of unknown version")
+    model = record["model"]
     subject = f" of {model['name']}" if model.get("name") else ""
+    weights = f" (parameters {model['digest'][:25]})" if model.get("digest") else ""
+    texts = "1 text" if record["texts"]["count"] == 1 else f"{record['texts']['count']} texts"
     return (
-        f"identilens {number}: {record.get('analysis')}{subject}{weights} on "
-        f"{on}, run {str(record.get('fingerprint'))[:16]}."
+        f"identilens {record['libraries']['identilens']}: {record['analysis']}{subject}{weights} on {texts}, run "
+        f"{record['fingerprint'][:16]}."
     )
 
 

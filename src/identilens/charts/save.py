@@ -1,6 +1,5 @@
-"""Charts as files for papers, drawn without a browser; equal charts give equal files."""
+"""Charts as files for papers, drawn without a browser."""
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -14,7 +13,7 @@ from identilens.charts.kit import CHOICE
 from identilens.charts.labels import file_names
 from identilens.charts.palette import theme
 from identilens.errors import InputError
-from identilens.runs.files import as_path, write_atomically
+from identilens.runs.files import write_bytes
 
 FORMATS = ("png", "svg", "pdf")
 _WIDTH = 420
@@ -33,19 +32,16 @@ def save_charts(
         InputError: For a format that is not supported; nothing is written then.
         OutputFolderError: If the folder cannot be written.
     """
-    chosen, place, paths = check_formats(formats), as_path(folder), []
+    chosen, paths = check_formats(formats), []
     for name, chart in charts.items():
         whole = chart.to_dict() | {"config": theme()}
         if whole.get("width") == "container":
             whole["width"] = _WIDTH
         for full_name, spec in _choices(name, whole):
-            svg = _renumbered(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
+            svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
             for kind in chosen:
-                path, content = place / f"{full_name}.{kind}", _DRAW[kind](svg)
-                write_atomically(
-                    path, lambda temporary, content=content: temporary.write_bytes(content)
-                )
-                paths.append(path)
+                paths.append(Path(folder) / f"{full_name}.{kind}")
+                write_bytes(paths[-1], _DRAW[kind](svg))
     return paths
 
 
@@ -63,39 +59,34 @@ def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(formats))
 
 
-def _renumbered(svg: str) -> str:
-    """Return a drawing whose gradients and clips count from 0: Vega counts on from the drawing before."""
-    numbers: dict[str, int] = {}
-    return _COUNTED.sub(lambda name: f"{name[1]}{numbers.setdefault(name[2], len(numbers))}", svg)
-
-
-def _pdf(svg: str) -> bytes:
-    """Return a drawing as PDF, equal for equal drawings: names of a dictionary come in no order of their own."""
-    return _NAMES.sub(
-        lambda names: b"".join(sorted(names.group().splitlines(True))), vl_convert.svg_to_pdf(svg)
-    )
-
-
-_COUNTED = re.compile(r"""((?:id="|url\(#)(?:gradient_|clip))(\d+)""")
-_NAMES = re.compile(rb"(?: +/\w+ \d+ 0 R\n){2,}")
 _DRAW: dict[str, Callable[[str], bytes]] = {
     "png": lambda svg: vl_convert.svg_to_png(svg, scale=3),
     "svg": lambda svg: svg.encode(),
-    "pdf": _pdf,
+    "pdf": vl_convert.svg_to_pdf,
 }
 
 
 def _choices(name: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the names of files and the specifications of a chart, one for each choice that it offers."""
     params = spec.get("params", [])
     offered = [param for param in params if param["name"].startswith(CHOICE)]
     fixed = [param for param in params if param not in offered]
-    for values in product(*(range(len(param["bind"]["options"])) for param in offered)):
-        parts, chosen, said = [], [], []
-        for param, place in zip(offered, values, strict=True):
-            labels = [str(label) for label in param["bind"].get("labels", param["bind"]["options"])]
-            parts.append(list(file_names(labels).values())[place])
-            chosen.append({"name": param["name"], "value": param["bind"]["options"][place]})
-            said.append(param["bind"]["name"] + labels[place])
+    for choice in product(*map(_options, offered)):
+        said = [option["said"] for option in choice]
+        drawn = [{"name": option["name"], "value": option["value"]} for option in choice]
         title = {"text": spec.get("title") or said, "subtitle": said if "title" in spec else []}
-        drawn = spec | ({"title": title} if said else {})
-        yield "_".join([name, *parts]), drawn | {"params": [*fixed, *chosen]}
+        titled = {"title": title} if said else {}
+        parts = [option["part"] for option in choice]
+        yield "_".join([name, *parts]), {**spec, **titled, "params": [*fixed, *drawn]}
+
+
+def _options(param: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the options of a drop-down: its name, their values, their words and their parts of a file's name."""
+    bind = param["bind"]
+    labels = list(map(str, bind["labels"]))
+    return [
+        {"name": param["name"], "value": value, "said": bind["name"] + label, "part": part}
+        for value, label, part in zip(
+            bind["options"], labels, file_names(labels).values(), strict=True
+        )
+    ]

@@ -1,122 +1,70 @@
 """The ``identilens`` program: its commands, and how it ends on errors. Imports nothing heavy."""
 
-import inspect
 import logging
 import os
 import re
 import signal
 import sys
 import warnings
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn
 
 from cyclopts import App, CycloptsError, Group, Token
 
 from identilens.errors import CheckFailedError, IdentilensError, InputError, SettingError
 from identilens.reproduce.registry import REPRODUCTIONS
-from identilens.runs.provenance import commanded
-from identilens.runs.settings import Settings, coerce, hints_of, separated_by_commas
 from identilens.runs.terminal import printable, say
 from identilens.runs.toml import read_toml
 from identilens.studies.registry import STUDIES
 
 _OPTION = "--config"
-_SOURCES = {"text", "file", "dataset", "image", "audio", "prompt", "chat"}
+_SOURCES = {"--text", "--file", "--dataset", "--image", "--audio", "--prompt", "--chat"}
 """Text sources; one on the command line replaces all of the file's."""
 
 
-TYPED_ONLY = {
-    "trust_remote_code": "Type --trust-remote-code if you trust the code of the checkpoint; otherwise remove the line."
-}
-"""Options that only the command line may switch on, and what to do where a file does."""
+def add_from_file(_app: Any, command: tuple[str, ...], arguments: Any) -> None:
+    """Give each option of a command that was not typed its value in the file of ``--config``, if one is named.
 
-
-class SettingsFile:
-    """The file that ``--config`` names; cyclopts calls it with what was typed, and it adds what was not.
-
-    Attributes:
-        path: Of the file, once one was named.
-        taken: Names of the settings that came from it.
+    Raises:
+        InputError: If the file cannot be read, has keys that are no options, or wants to run a checkpoint's code.
     """
-
-    def __init__(self) -> None:
-        self.path: Path | None = None
-        self.taken: set[str] = set()
-
-    def __call__(self, app: Any, command: tuple[str, ...], arguments: Any) -> None:
-        """Give each option of a command that was not typed its value in the file.
-
-        Raises:
-            InputError: If the file cannot be read, or has keys that are no options.
-            SettingError: For a value that an option does not take.
-        """
-        options = {name: argument for argument in arguments for name in argument.names}
-        if _OPTION not in options or not options[_OPTION].tokens:
-            return
-        self.path = Path(options[_OPTION].tokens[0].value)
-        groups = [
-            get_args(one.annotation)[0]
-            for one in inspect.signature(app.default_command).parameters.values()
-        ]
-        hints = {
-            name: hint
-            for group in groups
-            if issubclass(group, Settings)
-            for name, hint in hints_of(group).items()
-        }
-        del hints[_OPTION.strip("-")]
-        typed = {name for name in _SOURCES if getattr(options.get(f"--{name}"), "tokens", ())}
-        for name, value in _options_in(self.path, command).items():
-            if name not in hints:
-                raise InputError(
-                    f"{self.path}: {' '.join(command)} has no option {name}; it has {', '.join(hints)}."
-                )
-            self.taken.add(name)
-            coerce(name, hints[name], value)
-            argument = options[f"--{name.replace('_', '-')}"]
-            if name in TYPED_ONLY and value is True and not argument.tokens:
-                raise InputError(f"{self.path}: {name} in a file has no effect. {TYPED_ONLY[name]}")
-            if not argument.tokens and not (name in _SOURCES and typed):
-                for index, words in enumerate(_typed(hints[name], value)):
-                    argument.append(
-                        Token(keyword=name, value=words, source=str(self.path), index=index)
-                    )
-
-    def complaint(self, error: SettingError) -> str:
-        """Return what to say of a setting that cannot be used, named as it was written."""
-        if error.setting in self.taken:
-            return f"{self.path}: expected {error.setting} {error.expected}; got {error.got!r}."
-        return f"expected --{error.setting.replace('_', '-')} {error.expected}; got {error.got!r}."
+    options = {name: argument for argument in arguments for name in argument.names}
+    if _OPTION not in options or not options[_OPTION].tokens:
+        return
+    file = Path(options[_OPTION].tokens[0].value)
+    values = _options_in(file, command)
+    if any(options[name].tokens for name in _SOURCES & options.keys()):
+        values = {name: value for name, value in values.items() if name not in _SOURCES}
+    for name, value in values.items():
+        argument = options.get(name)
+        if argument is None or name == _OPTION:
+            raise InputError(f"{file}: {' '.join(command)} has no option {name}: see --help.")
+        if argument.tokens:
+            continue
+        if name == "--trust-remote-code" and value:
+            raise InputError(
+                f"{file}: a file does not let code of a checkpoint run. Type {name} if you trust it."
+            )
+        for index, one in enumerate(value if isinstance(value, list) else [value]):
+            word = str(one).lower() if isinstance(one, bool) else str(one)
+            argument.append(Token(keyword=name, value=word, source=str(file), index=index))
 
 
 def _options_in(file: Path, command: tuple[str, ...]) -> dict[str, Any]:
     """Return the options for a command: those at the top of the file, and over them those under its name."""
     content = read_toml(file)
     shared = {name: value for name, value in content.items() if not isinstance(value, dict)}
-    commands = {"reproduce", *(name.split()[0] for name in STUDIES)}
-    for table in content.keys() - shared.keys() - commands:
-        raise InputError(
-            f"{file}: there is no command [{table}]. Options stand under a command's name."
-        )
     own: dict[str, Any] = content
     for word in command:
         own = own.get(word, {})
-    options = {name.replace("-", "_"): value for name, value in {**shared, **own}.items()}
+    options = {f"--{name.replace('_', '-')}": value for name, value in {**shared, **own}.items()}
     if not options:
         raise InputError(
             f"{file} has no options of {' '.join(command)}: those under a command's name are that command's. Move "
             "model, file and others that every command may read above the first [name]."
         )
     return options
-
-
-def _typed(hint: Any, value: Any) -> Sequence[str]:
-    """Return a value as it would be typed: each of several by itself, or with commas between."""
-    values = value if isinstance(value, list) else [value]
-    words = [str(one).lower() if isinstance(one, bool) else str(one) for one in values]
-    return [",".join(words)] if separated_by_commas(hint) else words
 
 
 QUESTIONS = Group("Questions", sort_key=0)
@@ -167,19 +115,15 @@ _HELP = f"""How much of a transformer's attention is determined, and what has an
 For research: {_RESEARCH}, and lab and reproduce for the papers."""
 
 
-def make_app(file: SettingsFile | None = None) -> App:
-    """Return the program with all its commands: studies, reproductions and others. No command is imported yet.
-
-    Args:
-        file: Reads the file that ``--config`` names.
-    """
+def make_app() -> App:
+    """Return the program with all its commands: studies, reproductions and others. No command is imported yet."""
     app = App(
         name="identilens",
         help=_HELP,
         help_formatter="plain",
         version=version("identilens"),
         suppress_keyboard_interrupt=False,
-        config=file or SettingsFile(),
+        config=add_from_file,
     )
     for flag in ("--help", "--version"):
         app[flag].group = HIDDEN
@@ -226,11 +170,10 @@ def main() -> None:
     log.handlers = [handler]
     log.setLevel(logging.INFO)
     before = signal.signal(signal.SIGTERM, _terminate)
-    file = SettingsFile()
     try:
-        with commanded(["identilens", *sys.argv[1:]]), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.showwarning = _warn
-            make_app(file)(
+            make_app()(
                 sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none"
             )
         sys.stdout.flush()
@@ -239,15 +182,8 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
     except (CycloptsError, IdentilensError) as error:
-        say(re.sub(r"(\S{80})\S{200,}", r"\1…", _words(error, file)), error=True)
+        say(_words(error), error=True)
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)
-    except (MemoryError, RuntimeError) as error:
-        # torch raises a RuntimeError of many lines.
-        if isinstance(error, RuntimeError) and "allocate" not in str(error):
-            raise
-        why = str(error).splitlines()[:1]
-        say(" ".join(["there is not enough memory. Choose smaller sizes.", *why]), error=True)
-        sys.exit(2)
     except (KeyboardInterrupt, Terminated) as stop:
         by = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
         say(f"stopped by {by.name}. {_RESUMED}", error=True)
@@ -264,13 +200,14 @@ def _terminate(*_: object) -> NoReturn:
     raise Terminated
 
 
-def _words(error: Exception, file: SettingsFile) -> str:
+def _words(error: Exception) -> str:
     """Return the message of an error; options are named as they are typed."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, IdentilensError):
         cause = cause.__cause__
     if isinstance(cause, SettingError):
-        return file.complaint(cause)
+        option = f"--{cause.setting.replace('_', '-')}"
+        return f"expected {option} {cause.expected}; got {cause.got!r:.200}."
     words = _ARGUMENT.sub(
         lambda match: f"--{match[1].replace('columns', 'column').replace('_', '-')}",
         str(cause or error),

@@ -16,6 +16,7 @@ from identilens.cli.options import (
     load_inputs,
     quiet_transformers,
 )
+from identilens.errors import InputError
 from identilens.runs.settings import Settings
 from identilens.runs.terminal import say
 from identilens.studies.registry import STUDIES, Entry
@@ -40,9 +41,10 @@ def study_command(entry: Entry) -> Callable[..., None]:
         # cyclopts leaves out a group when none of its options was typed.
         given = {name: default() for name, _, default in groups if name not in given} | given
         if "chats" in given:
-            given["chats"] = given["chats"].kept()
+            given["chats"] = given["chats"].located()
         run, prints = given["run"], given["prints"]
-        run.require_folder()
+        if run.out is None and (run.resume or run.overwrite):
+            raise InputError("--resume and --overwrite are for a folder: name it with --out.")
         settings = given["settings"]
         inputs = load_inputs(given, entry.takes, {}, getattr(settings, "max_length", None))
         quiet_transformers()

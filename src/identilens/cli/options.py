@@ -15,7 +15,7 @@ from rich.console import Console
 
 from identilens.cli.later import called
 from identilens.errors import InputError, SettingError, model_not_found
-from identilens.runs.lines import MAX_TEXT_BYTES, MOST_CHARACTERS, read_lines
+from identilens.runs.lines import MAX_TEXT_BYTES, read_lines
 from identilens.runs.settings import REPEATED, Names, Positive, Settings, Size, Switch
 from identilens.runs.terminal import plain
 
@@ -127,11 +127,6 @@ class TextOptions(Settings):
             raise InputError(
                 "give exactly one of --text (repeat it for each text), --file, --dataset, --image and --audio."
             )
-        for name, (default, sources) in _OF_SOURCES.items():
-            value = getattr(self, name)
-            if value != default and not any(getattr(self, source) for source in sources):
-                others = " or ".join(f"--{source}" for source in sources)
-                raise SettingError(name, f"only with {others}", value)
         if self.image or self.audio:
             read = [*map(read_image, self.image), *map(read_audio, self.audio)]
             return read[: self.limit]
@@ -167,18 +162,10 @@ class ChatOptions(Settings):
     answer: str | None = None
     segment: Names = ()
 
-    def kept(self) -> "ChatOptions":
-        """Return the options with the conversations themselves in place of a file that is short: files change.
-
-        Raises:
-            InputError: If the file cannot be read.
-        """
-        if self.chat is None or self.chat.startswith(_JSON):
+    def located(self) -> "ChatOptions":
+        """Return the options with the absolute path of a file of conversations."""
+        if self.chat is None or self.chat == "-" or self.chat.startswith(_JSON):
             return self
-        text = json.dumps(self._content(), ensure_ascii=False)
-        short = len(text) <= MOST_CHARACTERS or self.chat == "-"
-        if short and text.startswith(_JSON):
-            return replace(self, chat=text)
         return replace(self, chat=str(Path(self.chat).absolute()))
 
     def load(self) -> Sequence[Any]:
@@ -220,28 +207,17 @@ class RunOptions(Settings):
             question is only answered here; a reproduction takes a folder of its own name.
         resume: Continue an interrupted run.
         overwrite: Delete the previous run in the folder. Only the files that its manifest lists are deleted.
-        allow_version_change: Continue a run that was started with other versions of the libraries.
     """
 
     config: Path | None = None
     out: Annotated[str | None, Parameter(alias="-o")] = None
     resume: Switch = False
     overwrite: Switch = False
-    allow_version_change: Switch = False
-
-    def require_folder(self) -> None:
-        """Refuse to resume or overwrite without a folder, before anything is read."""
-        if self.out is None and (self.resume or self.overwrite):
-            raise InputError("there is nothing to resume or overwrite: name the folder with --out.")
 
     @property
     def choices(self) -> dict[str, bool]:
         """The options of a run, without its folder."""
-        return {
-            "resume": self.resume,
-            "overwrite": self.overwrite,
-            "allow_version_change": self.allow_version_change,
-        }
+        return {"resume": self.resume, "overwrite": self.overwrite}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,15 +249,6 @@ class RayOptions(Settings):
         """The cluster as `run_study` takes it."""
         return self.ray is not None and (self.ray or True)
 
-
-_OF_SOURCES: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "subset": (None, ("dataset",)),
-    "split": ("train", ("dataset",)),
-    "column": ((), ("file", "dataset")),
-    "encoding": ("utf-8", ("file",)),
-    "pairs": (False, ("text", "file", "dataset")),
-}
-"""Options of texts that some sources lack: their default, and the sources that have them."""
 
 INPUTS = {
     "lens": ("Model", ModelOptions),

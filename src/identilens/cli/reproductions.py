@@ -1,6 +1,7 @@
 """The command of each reproduction, made from its `Figure` when it is called."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from identilens.cli.commands import with_options
@@ -12,7 +13,6 @@ from identilens.reproduce.registry import REPRODUCTIONS, figure_named
 from identilens.runs.progress import watched
 from identilens.runs.terminal import say
 
-as_path = called("identilens.runs.files:as_path")
 write_reproduction = called("identilens.reproduce.record:write_reproduction")
 
 
@@ -31,7 +31,7 @@ def reproduction_command(name: str) -> Callable[..., None]:
     def command(**given: Any) -> None:
         quiet_transformers()
         run = given.get("run", RunOptions())
-        out = as_path(run.out or name)
+        out = Path(run.out or name)
         if out.exists() and not out.is_dir():
             raise InputError(f"{out} is no folder: choose one with --out.")
         cluster = {"ray": given.get("cluster", RayOptions()).chosen} if shared else {}

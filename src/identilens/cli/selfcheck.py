@@ -1,7 +1,6 @@
 """``identilens selfcheck``: is capture faithful on this model; and which model types are supported."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.resources import files
 from math import isnan
 from typing import Annotated, Any
@@ -11,7 +10,7 @@ from rich.table import Table
 
 from identilens.cli.options import ModelOptions, TextOptions, console
 from identilens.errors import CheckFailedError, InputError, JoinedTextsError
-from identilens.runs.settings import Positive, Settings, Switch
+from identilens.runs.settings import Positive
 from identilens.runs.terminal import plain, say
 
 _TEXTS = (
@@ -24,52 +23,37 @@ _LIMIT = 8
 """Largest number of texts without --limit."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SelfcheckOptions(TextOptions):
-    """The inputs of the check.
-
-    Attributes:
-        max_length: Cut longer texts to this many tokens.
-    """
-
-    max_length: Positive | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ListOptions(Settings):
-    """What is listed in place of a check.
-
-    Attributes:
-        list: Print the model types of transformers of which a tiny model was captured with proof, and check nothing.
-    """
-
-    list: Switch = False
-
-
 def selfcheck(
     *,
     model: Annotated[ModelOptions | None, Parameter(name="*", group="Model")] = None,
-    on: Annotated[SelfcheckOptions, Parameter(name="*", group="Texts")] = SelfcheckOptions(),
-    types: Annotated[ListOptions, Parameter(name="*", group="Model types")] = ListOptions(),
+    on: Annotated[TextOptions | None, Parameter(name="*", group="Texts")] = None,
+    max_length: Annotated[Positive | None, Parameter(group="Texts")] = None,
+    types: Annotated[bool, Parameter(name="--list", negative="")] = False,
 ) -> None:
     """Check that capture is faithful on a model, and print each check with its figure.
 
     These are the checks of the first batch of every run. At most the first 8 texts are used, or as many as --limit
     says, in one batch. The default are two short texts.
+
+    Args:
+        model: The model.
+        on: The texts.
+        max_length: Cut longer texts to this many tokens.
+        types: Print the model types of transformers of which a tiny model was captured with proof, and check nothing.
     """
-    if types.list:
+    if types:
         say(", ".join(served_types()))
         return
     if model is None:
         raise InputError("give --model MODEL, or --list for the model types that are supported.")
     lens = model.load()
-    if on == SelfcheckOptions():
-        inputs = (
-            list(_TEXTS) if lens.tokenizer is not None else [list(range(3, 14)), list(range(5, 9))]
-        )
+    if on is not None:
+        inputs = list(on.load(max_length)[: on.limit or _LIMIT])
+    elif lens.tokenizer is not None:
+        inputs = list(_TEXTS)
     else:
-        inputs = list(on.load(on.max_length)[: on.limit or _LIMIT])
-    checks = proof(lens, inputs, on.max_length)
+        inputs = [list(range(3, 14)), list(range(5, 9))]
+    checks = proof(lens, inputs, max_length)
     view = Table(title=plain(f"selfcheck of {model.model}"))
     for name in ("check", "figure", "limit", "result", "meaning"):
         view.add_column(name, justify="right" if name in ("figure", "limit") else "left")

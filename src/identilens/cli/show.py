@@ -117,8 +117,8 @@ def verify_folder(
         )
         return
     print_table(
-        f"Columns of {folder} that are not identical: largest difference, size of the largest number before, the "
-        "first as a share of the second",
+        f"Columns of {folder} that are not identical: largest difference, and size of the largest "
+        "number before",
         found,
     )
     if "differs" in found["now"]:

@@ -10,13 +10,12 @@ import polars as pl
 
 from identilens.cli.options import INPUTS, load_inputs
 from identilens.errors import InputError
-from identilens.runs.files import as_path
-from identilens.runs.provenance import model_and_texts
+from identilens.runs.provenance import differences, same_model_and_texts
 from identilens.runs.request import Request
 from identilens.runs.settings import hints_of
 from identilens.runs.study import Progress, bound_study, run_study
 from identilens.studies.comparison import ROUNDING
-from identilens.studies.registry import STUDIES, study_named
+from identilens.studies.registry import study_named
 from identilens.studies.reports import load_result
 
 
@@ -35,9 +34,8 @@ def verify(
 
     A warning says if the model or the texts are not those of the first run, by their digests, or if these are missing.
 
-    Each row is a column that differs: in how many of its table's rows, and of numbers the largest difference, the
-    largest number before (``size``), the first as a share of the second, and whether that is more than rounding
-    (``now``). Matrices are not compared.
+    Each row is a column that differs: in how many of its table's rows, and of numbers the largest difference and the
+    largest number before (``size``), and whether that is more than rounding (``now``). Matrices are not compared.
 
     Args:
         folder: Folder of the run.
@@ -65,7 +63,9 @@ def verify(
     """
     first, given = load_result(folder), {"lens": lens, "texts": texts, "chats": chats}
     elsewhere = {"model": model, "file": file}
-    study, groups = _options_of_run(as_path(folder), given, trust_remote_code, elsewhere)
+    study, groups = _options_of_run(
+        Path(folder), first.analysis, given, trust_remote_code, elsewhere
+    )
     inputs = load_inputs(groups, study.takes, given)
     try:
         bound = bound_study(study, inputs, groups["settings"])
@@ -76,57 +76,53 @@ def verify(
     # Some runs write files beside their tables.
     with TemporaryDirectory() as place:
         again = run_study(bound, out=Path(place) / "again", progress=progress)
-    same, outcome = model_and_texts(first.provenance, again.provenance)
-    if not same:
-        warnings.warn(f"not known to be the run of {folder}: {outcome}", stacklevel=2)
+    there, here = first.provenance, again.provenance
+    if not same_model_and_texts(there, here):
+        warnings.warn(
+            f"not known to be the run of {folder}: {differences(there, here)}", stacklevel=2
+        )
     rows = []
     for name, columns in first.schema.items():
-        there, here = getattr(first, name), getattr(again, name)
-        of = max(len(there), len(here))
-        if len(there) != len(here):
-            differ = abs(len(there) - len(here))
-            rows.append({"table": name, "column": "(rows)", "differ": differ, "of": of})
+        before, after = getattr(first, name), getattr(again, name)
+        if len(before) != len(after):
+            differ = abs(len(before) - len(after))
+            rows.append({"table": name, "column": "(rows)", "differ": differ})
             continue
-        for column in columns:
-            before, after = there[column], here[column]
-            if differ := int(before.ne_missing(after).sum()):
-                row = {"table": name, "column": column, "differ": differ, "of": of}
-                if columns[column].is_numeric():
-                    row["largest"] = (after - before).abs().max()
-                    row["size"] = before.abs().max()
-                rows.append(row)
-    found = pl.DataFrame(rows, schema=DIFFERENCES)
-    found = found.with_columns(share=pl.col("largest") / pl.col("size"))
-    rounding = pl.when(pl.col("share") <= ROUNDING).then(pl.lit("equal up to rounding"))
-    return found.with_columns(now=rounding.otherwise(pl.lit("differs")))
+        for column, kind in columns.items():
+            old, new = before[column], after[column]
+            row = {"table": name, "column": column, "differ": int(old.ne_missing(new).sum())}
+            if kind.is_numeric():
+                row |= {"largest": (new - old).abs().max(), "size": old.abs().max()}
+            rows.append(row)
+    found = pl.DataFrame(rows, schema=DIFFERENCES).filter(pl.col("differ") > 0)
+    rounding = pl.col("largest") <= ROUNDING * pl.col("size")
+    words = pl.when(rounding).then(pl.lit("equal up to rounding")).otherwise(pl.lit("differs"))
+    return found.with_columns(now=words)
 
 
 DIFFERENCES = {
     "table": pl.String,
     "column": pl.String,
     "differ": pl.Int64,
-    "of": pl.Int64,
     "largest": pl.Float64,
     "size": pl.Float64,
 }
-"""Columns of what `verify` finds; their share is added, and whether it is more than rounding."""
+"""Columns of what `verify` finds; whether it is more than rounding is added."""
 
 
 def _options_of_run(
-    folder: Path, given: Mapping[str, Any], trusted: bool, moved: Mapping[str, Any]
+    folder: Path, name: str, given: Mapping[str, Any], trusted: bool, moved: Mapping[str, Any]
 ) -> tuple[Any, dict[str, Any]]:
     """Return the study of a run, and its inputs and settings as groups of options; none for inputs that are given.
 
     A model or file that was moved takes the place of that in the request.
     """
-    request = Request.read(folder, list(STUDIES))
-    study = study_named(request.study)
+    request, study = Request.read(folder, name), study_named(name)
     lost = [name for name in request.lost if given.get(name) is None]
     if lost:
-        ways = [f"identilens.verify(folder, {name}=...)" for name in lost if name in INPUTS]
         raise InputError(
-            f"the {' and '.join(lost)} of {folder} were given in Python and are not stored. "
-            f"{'Pass them: ' + ', '.join(ways) if len(ways) == len(lost) else 'Run the lines of Python again'}."
+            f"the {' and '.join(lost)} of {folder} were given in Python and are not stored. Pass them: "
+            f"identilens.verify(folder, {lost[0]}=...)."
         )
     options: dict[str, Any] = {"trust_remote_code": False, **request.options}
     own = {"file": "chat"} if "chats" in study.takes else {}

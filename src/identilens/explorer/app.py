@@ -4,20 +4,17 @@ The page itself contains no text and no model. Questions need the start token; h
 explorer's own are refused, as is anything but JSON; sizes are bounded; the page runs only the scripts it brings.
 """
 
-import asyncio
 import json
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import torch
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import (
     JSONResponse,
-    PlainTextResponse,
     Response,
     StreamingResponse,
 )
@@ -33,9 +30,7 @@ from identilens.explorer.work import (
     alternative,
     answered,
     broken_row,
-    changed,
     contributions,
-    in_numbers,
     inverted,
     measured,
     moved_row,
@@ -45,13 +40,9 @@ from identilens.explorer.work import (
     strongest,
     without_head,
 )
-from identilens.models.heads import Head
-from identilens.studies.alternatives.groups import made
 
 MOST_BYTES = 64 * 1024
 MOST_CHARACTERS = 8_000
-MOST_SECONDS = 10.0
-"""Time in which the body of a request must arrive."""
 
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
@@ -61,8 +52,6 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-
-_FOREIGN = "this host or origin is not the explorer's own."
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -78,7 +67,7 @@ def explorer_app(
 
     Models go by what `identilens.load` takes; ``load`` are the options that they were loaded with.
     """
-    site = _Site(desk, Guard(token, hosts), {"texts": list(texts), "load": load or {}})
+    site = _Site(desk, token, hosts, {"texts": list(texts), "load": load or {}})
     return Starlette(
         routes=[
             Route("/", site.file),
@@ -89,55 +78,43 @@ def explorer_app(
 
 
 class _Site:
-    """Answers requests."""
+    """Answers requests, or refuses them."""
 
-    def __init__(self, desk: Desk, guard: "Guard", start: Mapping[str, Any]) -> None:
-        self.desk, self.guard = desk, guard
+    def __init__(
+        self, desk: Desk, token: str, hosts: Sequence[str], start: Mapping[str, Any]
+    ) -> None:
+        self.desk, self.token, self.hosts = desk, token, hosts
         self.start = {"models": list(desk.lenses), **start}
 
     async def file(self, request: Request) -> Response:
+        self._refuse_foreign(request)
         name = request.url.path.removeprefix("/")
-        if self.guard.foreign(request):
-            return _refusal(403, _FOREIGN)
         if name not in _FILES:
-            return _refusal(404, "there is no such file.")
+            raise _refused(404, "there is no such file.")
         kind, content = _FILES[name]
         return Response(content(), media_type=kind, headers=HEADERS)
 
     async def ask(self, request: Request) -> Response:
-        if refused := self.guard.refuses(request):
-            return refused
-        try:
-            content = await asyncio.wait_for(_content(request), MOST_SECONDS)
-        except ClientDisconnect:
-            return _refusal(400, "the request ended before its body.")
-        except TimeoutError:
-            return _refusal(408, f"a request must arrive within {MOST_SECONDS:g} seconds.")
-        if content is None:
-            return _refusal(413, f"a request may hold {MOST_BYTES} bytes of JSON.")
-        try:
-            body = json.loads(content, parse_float=_finite, parse_constant=_finite)
-            if not isinstance(body, dict):
-                raise ValueError("no object")
-        except (ValueError, RecursionError):
-            return _refusal(400, "a request must be a JSON object with numbers that are finite.")
-        what = request.path_params["what"]
-        if what == "start":
-            return JSONResponse(self.start, headers=HEADERS)
-        try:
-            model, job = _job(self.desk, what, body)
-        except (
-            InputError,
-            KeyError,
-            TypeError,
-            ValueError,
-            OverflowError,
-            RecursionError,
-        ) as error:
-            return _refusal(
-                400,
-                str(error) if isinstance(error, InputError) else "a request lacks what it needs.",
+        self._refuse_foreign(request)
+        token = request.headers.get("x-identilens-token", "")
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
+            raise _refused(
+                403, "open the address that the explorer printed; its token is missing or wrong."
             )
+        if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
+            raise _refused(415, "a request must be JSON.")
+        if int(request.headers.get("content-length", MOST_BYTES + 1)) > MOST_BYTES:
+            raise _refused(413, f"a request may hold {MOST_BYTES} bytes of JSON.")
+        what = request.path_params["what"]
+        try:
+            body = json.loads(await request.body())
+            if what == "start":
+                return JSONResponse(self.start, headers=HEADERS)
+            model, job = _job(self.desk, what, body)
+        except InputError as error:
+            raise _refused(400, str(error)) from error
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise _refused(400, "a request lacks what it needs, or is no JSON.") from error
         return StreamingResponse(
             self._lines(model, job, request), media_type="application/x-ndjson", headers=HEADERS
         )
@@ -146,32 +123,16 @@ class _Site:
         async for step in self.desk.steps(model, job, request.is_disconnected):
             yield (json.dumps(step) + "\n").encode()
 
-
-class Guard:
-    """Says which requests are refused, and why."""
-
-    def __init__(self, token: str, hosts: Sequence[str]) -> None:
-        self.token, self.hosts = token, set(hosts)
-
-    def refuses(self, request: Request) -> Response | None:
-        """Return the answer to a question that is refused; None for one that may go on."""
-        if self.foreign(request):
-            return _refusal(403, _FOREIGN)
-        if not secrets.compare_digest(
-            request.headers.get("x-identilens-token", "").encode(), self.token.encode()
-        ):
-            return _refusal(
-                403, "open the address that the explorer printed; its token is missing or wrong."
-            )
-        if request.headers.get("content-type", "").split(";")[0].strip() != "application/json":
-            return _refusal(415, "a request must be JSON.")
-        return None
-
-    def foreign(self, request: Request) -> bool:
-        """Return whether a request comes under another name, or from another page."""
+    def _refuse_foreign(self, request: Request) -> None:
+        """Refuse a request that comes under another name, or from another page."""
         host = request.headers.get("host", "")
         elsewhere = request.headers.get("origin") not in (None, f"http://{host}")
-        return elsewhere or bool(self.hosts and host not in self.hosts)
+        if elsewhere or (self.hosts and host not in self.hosts):
+            raise _refused(403, "this host or origin is not the explorer's own.")
+
+
+def _refused(status: int, words: str) -> HTTPException:
+    return HTTPException(status, words, HEADERS)
 
 
 def _job(desk: Desk, what: str, body: Mapping[str, Any]) -> tuple[str, Any]:
@@ -194,7 +155,7 @@ def _asked(at: Measured, what: str, body: Mapping[str, Any]) -> Any:
         case "strongest":
             return lambda *_: {"strongest": strongest(at)}
         case "contributions":
-            exact = body["exact"] is True
+            exact = bool(body["exact"])
             return lambda check, tell: {"viewer": contributions(at, exact, check, tell)}
         case "needed":
             wanted = str(body["answer"])
@@ -202,17 +163,15 @@ def _asked(at: Measured, what: str, body: Mapping[str, Any]) -> Any:
         case "answered":
             return lambda check, tell: answered(at, check, tell)
         case "inverted":
-            layer, noise = _whole(body["layer"]), str(body["noise"])
+            layer, noise = int(body["layer"]), str(body["noise"])
             return lambda check, tell: inverted(at, layer, noise, check, tell)
-    head = at.head(_whole(body["layer"]), _whole(body["head"]), str(body["kind"]))
+    head = at.head(int(body["layer"]), int(body["head"]), str(body["kind"]))
     match what:
         case "alternative":
             return lambda check, tell: {"alternative": alternative(at, head, check)}
-        case "parameters":
-            return lambda *_: {"alternative": realised(at, head)}
         case "without":
             return lambda *_: {"broken": without_head(at, head)}
-    query = _whole(body["query"])
+    query = int(body["query"])
     match what:
         case "row":
             outcome, tolerance = str(body["outcome"]), str(body["tolerance"])
@@ -221,7 +180,7 @@ def _asked(at: Measured, what: str, body: Mapping[str, Any]) -> Any:
             wishes = [str(body[one]) for one in ("aim", "tolerance", "heads")]
             return lambda *_: {"same": same_answer(at, head, query, *wishes)}
         case "weight":
-            key, weight = _whole(body["key"]), float(body["weight"])
+            key, weight = int(body["key"]), float(body["weight"])
             return lambda *_: {"broken": broken_row(at, head, query, key, weight)}
         case "weights":
             change = [float(weight) for weight in body["change"]]
@@ -234,28 +193,6 @@ def _held(desk: Desk, model: str, at: Measured) -> dict[str, Any]:
     writes = at.lens.model.can_generate() and all(one.site.kind == "decoder" for one in at.layers)
     held = desk.keep(model, at)
     return {"held": held, "predicts": at.answer.outcome == "prediction", "writes": writes}
-
-
-async def _content(request: Request) -> bytes | None:
-    """Return the body of a request; None for one that is too large."""
-    content = b""
-    async for part in request.stream():
-        content += part
-        if len(content) > MOST_BYTES:
-            return None
-    return content
-
-
-def _whole(number: Any) -> int:
-    if type(number) is not int:
-        raise TypeError(number)
-    return number
-
-
-def _finite(number: str) -> float:
-    if not isfinite(value := float(number)):
-        raise ValueError(number)
-    return value
 
 
 def _style() -> str:
@@ -283,44 +220,9 @@ def _static(name: str) -> str:
     return (_STATIC / name).read_text(encoding="utf-8")
 
 
-def _refusal(status: int, words: str) -> Response:
-    return PlainTextResponse(words, status, headers=HEADERS)
-
-
 _FILES: dict[str, tuple[str, Callable[[], str]]] = {
     "": ("text/html", lambda: _static("explorer.html")),
     "explorer.css": ("text/css", _style),
     "explorer.js": ("text/javascript", _script),
     "viewer.js": ("text/javascript", lambda: looks_script() + viewer_script()),
 }
-
-DISTANCE = 0.1
-"""Mean total variation distance that is looked for."""
-
-CONDITIONS = 3500
-"""Conditions on the outputs of heads that are factorised; more could not be given up within half a second."""
-
-
-def realised(at: Measured, head: Head) -> dict[str, Any]:
-    """Return the attention of a head with other W_Q and W_K, how far they were changed, and what that changes.
-
-    If there is none near, "none" says so, and why.
-
-    Raises:
-        InputError: If the text is too long, or the model's parameters cannot be changed for these heads alone.
-    """
-    if head.group * head.values.numel() > CONDITIONS:
-        raise InputError("The text is too long to search for other parameters here; shorten it.")
-    generator = torch.Generator().manual_seed(0)
-    alternative, parameters, run = made(at.lens, at.item, head, DISTANCE, generator)
-    if alternative.dimension == 0:
-        return {"none": alternative.note}
-    if parameters.weights is None or run is None:
-        raise InputError(f"{parameters.note.removesuffix('.')}.")
-    return {
-        **in_numbers(head, parameters.weights),
-        **changed(at, run),
-        "moved": dict(parameters.moved),
-        "dimension": alternative.dimension,
-        "note": alternative.note,
-    }

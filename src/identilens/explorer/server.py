@@ -13,11 +13,10 @@ from identilens.explorer.desk import Desk
 from identilens.models.lens import Lens
 
 HOST, EVERYWHERE = "127.0.0.1", "0.0.0.0"
-MOST_CONNECTIONS = 200
 
 
 def made_server(app: Callable[..., object]) -> uvicorn.Server:
-    """Return the server of an application, which answers no more connections at a time than a person needs."""
+    """Return the server of an application."""
     config = uvicorn.Config(
         app,
         http="h11",
@@ -26,8 +25,6 @@ def made_server(app: Callable[..., object]) -> uvicorn.Server:
         log_level="warning",
         access_log=False,
         server_header=False,
-        timeout_keep_alive=10,
-        limit_concurrency=MOST_CONNECTIONS,
         timeout_graceful_shutdown=1,
     )
     return uvicorn.Server(config)
@@ -39,13 +36,13 @@ def opened_port(port: int, host: str = HOST) -> socket.socket:
     Raises:
         InputError: If the port cannot be used.
     """
-    remedy = "Choose another with --port, or --port 0 for any that is free."
-    if not 0 <= port < 2**16:
-        raise InputError(f"port {port} cannot be used: ports are below 65536. {remedy}")
     try:
         return socket.create_server((host, port))
     except OSError as error:
-        raise InputError(f"port {port} cannot be used ({error.strerror}). {remedy}") from error
+        raise InputError(
+            f"port {port} cannot be used ({error.strerror}). Choose another with --port, or --port 0 for any that is "
+            "free."
+        ) from error
 
 
 def serve(
@@ -65,18 +62,11 @@ def serve(
     # Where machines of a network know this one by names of their own, the token alone opens it.
     names = [] if host == EVERYWHERE else [f"{host}:{port}", f"localhost:{port}"]
     app = explorer_app(desk, token, names, texts, load)
-    announce(f"http://{_reached() if host == EVERYWHERE else host}:{port}/#token={token}")
+    reached = socket.gethostname() if host == EVERYWHERE else host
+    announce(f"http://{reached}:{port}/#token={token}")
     try:
         with suppress(KeyboardInterrupt):
             made_server(app).run(sockets=[opened])
     finally:
         opened.close()
         desk.close()
-
-
-def _reached() -> str:
-    """Return the address by which other machines of the network reach this one; nothing is sent."""
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect(("192.0.2.1", 9))
-        return probe.getsockname()[0]
-    return HOST

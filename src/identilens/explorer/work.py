@@ -169,7 +169,12 @@ def alternative(at: Measured, head: Head, check: Check) -> dict[str, Any]:
     )
     check()
     run = at.lens.substitute({head.address: found}, at.item)
-    return {**in_numbers(head, found), **changed(at, run)}
+    return {
+        "layer": packed_matrix(found),
+        "distance": float(total_variation(head.attention, found).mean()),
+        "output_error": head.output_error(found),
+        **changed(at, run),
+    }
 
 
 def same_answer(
@@ -209,16 +214,6 @@ def same_answer(
             _row_error(one, query, row) for one, row in zip(heads, found.weights, strict=True)
         ),
         **changed(at, run),
-    }
-
-
-def in_numbers(head: Head, weights: Tensor) -> dict[str, Any]:
-    """Return other weights of a head for the viewer, how far away they are, and what they change of its output."""
-    distance = float(total_variation(head.attention, weights).mean())
-    return {
-        "layer": packed_matrix(weights),
-        "distance": distance,
-        "output_error": head.output_error(weights),
     }
 
 
@@ -409,8 +404,8 @@ def _predictions(at: Measured, plain: ModelRun, run: ModelRun) -> dict[str, Any]
         logits.double().reshape(-1, logits.shape[-1])[-1].softmax(-1)
         for logits in (plain.logits, run.logits)
     )
-    most = before.topk(min(TOP, len(before))).indices.tolist()
-    tokens = list(dict.fromkeys([*most, int(after.argmax())]))
+    tokens = before.topk(min(TOP, len(before))).indices.tolist()
+    tokens = list(dict.fromkeys([*tokens, int(after.argmax())]))
     classes: Any = lens.model.config.id2label
     if len(before) == len(classes):
         names = [str(classes[one]) for one in tokens]
@@ -419,12 +414,8 @@ def _predictions(at: Measured, plain: ModelRun, run: ModelRun) -> dict[str, Any]
     else:
         names = map(str, tokens)
     rows = [
-        {
-            "token": visible_text(name),
-            "before": float(before[token]),
-            "after": float(after[token]),
-        }
-        for name, token in zip(names, tokens, strict=True)
+        {"token": visible_text(name), "before": float(before[one]), "after": float(after[one])}
+        for name, one in zip(names, tokens, strict=True)
     ]
     largest = float((after - before).abs().max())
     return {"next": rows, "largest": largest, "logits_change": _relative(plain.logits, run.logits)}

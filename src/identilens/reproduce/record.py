@@ -8,8 +8,8 @@ from typing import Any
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import Charts
 from identilens.charts.save import save_charts
-from identilens.runs.files import write_atomically, write_json, write_text
-from identilens.runs.provenance import Identity, command_line, provenance
+from identilens.runs.files import write_json, write_text
+from identilens.runs.provenance import Identity, provenance
 from identilens.runs.result import Result
 from identilens.runs.tables import Tables, markdown_text
 
@@ -62,7 +62,7 @@ def write_reproduction(
 ) -> None:
     """Write a reproduction into a folder.
 
-    Tables are written as CSV, charts as PNG and SVG, settings, command and findings to ``README.md``, and the
+    Tables are written as CSV, charts as PNG and SVG, settings and findings to ``README.md``, and the
     provenance to ``provenance.json``. Files of the same names are replaced; other files are not changed.
 
     Args:
@@ -75,13 +75,13 @@ def write_reproduction(
         OutputFolderError: If the folder cannot be written.
     """
     for table, frame in result.tables.items():
-        write_atomically(folder / f"{table}.csv", frame.write_csv)
+        write_text(folder / f"{table}.csv", frame.write_csv())
     drawn = save_charts(result.charts, folder, ("png", "svg"))
     images = [path for path in drawn if path.suffix == ".png"]
     used = [f"- {name}: {markdown_text(value)}" for name, value in result.settings.items()]
     parts = [
         f"# {source}",
-        "    " + " ".join(" ".join(command_line() or ["identilens", "reproduce", name]).split()),
+        f"    identilens reproduce {name}",
         result.findings.strip(),
         "\n\n".join(f"![{path.stem}]({path.name})" for path in images),
         "## Settings",

@@ -4,16 +4,16 @@ import logging
 import os
 import platform
 import tempfile
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from identilens.errors import IdentilensError, InputError
-from identilens.runs.files import LOCK, MANIFEST, Manifest, recording
+from identilens.runs.files import LOCK
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Record, differences, provenance, version_changes
 from identilens.runs.settings import Settings
@@ -48,13 +48,11 @@ class PartResult:
 
     Attributes:
         content: The part, as `Output.content` returns it.
-        names: What the files add to the manifest.
-        files: Their contents, by their paths in the folder.
+        files: Contents of the files, by their paths in the folder.
         error: Why there is no content.
     """
 
     content: bytes = b""
-    names: Sequence[str] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
     error: str = ""
 
@@ -67,17 +65,16 @@ _LOADED: dict[str, tuple[Any, Record]] = {}
 @torch.autocast("cpu", enabled=False)
 def run_part(study: Any, record: Record, part: int) -> PartResult:
     """Return a part of a study, which has an empty folder meanwhile."""
-    with tempfile.TemporaryDirectory(prefix="identilens-") as place:
-        folder = Path(place)
-        manifest = Manifest(folder)
-        manifest.file.touch()
-        study.begin(RunFolder(folder, record, manifest))
-        with recording(manifest):
-            content = study.run(part).content()
-        written = [file for file in folder.rglob("*") if file.is_file() and file.name != LOCK]
-        files = {file.relative_to(folder).as_posix(): file.read_bytes() for file in written}
-        del files[MANIFEST]
-        return PartResult(content, [*manifest.names], files)
+    with tempfile.TemporaryDirectory(prefix="identilens-") as temporary:
+        folder = Path(temporary)
+        study.begin(RunFolder(folder, record))
+        content = study.run(part).content()
+        files = {
+            file.relative_to(folder).as_posix(): file.read_bytes()
+            for file in folder.rglob("*")
+            if file.is_file() and file.name != LOCK
+        }
+        return PartResult(content, files)
 
 
 def load_study(job: Job) -> Any:
@@ -89,10 +86,7 @@ def load_study(job: Job) -> Any:
     inputs = [item.restored() if hasattr(item, "restored") else item for item in job.inputs]
     study = job.study(*inputs, settings=job.settings)
     record = provenance(study.name, study.identity(), study.settings.recorded())
-    differs = ""
-    if record["fingerprint"] != job.record["fingerprint"]:
-        differs = differences(job.record, record)
-    differs = differs or version_changes(job.record, record)
+    differs = differences(job.record, record) or version_changes(job.record, record)
     if differs:
         raise InputError(
             f"{platform.node()} has other inputs than the run was started with: {differs}. Save a model that was "
@@ -120,15 +114,17 @@ def run_parts(job: Job, parts: Sequence[int], address: str) -> Iterator[tuple[in
     if started:
         _connect(ray, address)
     try:
-        options = {"num_cpus": 1, "num_gpus": job.gpus, "max_retries": 1, "retry_exceptions": True}
-        task = ray.remote(**options)(_task)
+        task = ray.remote(num_cpus=1, num_gpus=job.gpus, max_retries=1, retry_exceptions=True)(
+            _task
+        )
         shared = [ray.put(job)]
         most = _WAITING * max(1, int(ray.cluster_resources().get("CPU", 1)))
-        todo, running = deque(parts), {}
-        while todo or running:
-            while todo and len(running) < most:
-                part = todo.popleft()
+        todo, running = iter(parts), {}
+        while True:
+            for part in islice(todo, most - len(running)):
                 running[task.remote(shared, part)] = part
+            if not running:
+                break
             (done,), _ = ray.wait(list(running), num_returns=1)
             yield running.pop(done), _result(ray, done)
     finally:
@@ -153,11 +149,9 @@ def _result(ray: Any, done: Any) -> PartResult:
     try:
         return ray.get(done)
     except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, IdentilensError):
-            return PartResult(error=str(cause))
-        lines = str(error).strip().splitlines()
-        return PartResult(error=lines[-1 if cause is not None else 0])
+        cause = getattr(error, "cause", None) or error
+        kind = "" if isinstance(cause, IdentilensError) else f"{type(cause).__name__}: "
+        return PartResult(error=f"{kind}{cause}".splitlines()[0])
 
 
 def _connect(ray: Any, address: str) -> None:

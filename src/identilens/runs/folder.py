@@ -3,10 +3,9 @@
 import json
 import os
 import platform
-from collections import ChainMap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from identilens.runs.files import (
     LOCK,
     MANIFEST,
     PROVENANCE,
-    TEMPORARY,
     Manifest,
     recording,
     table_bytes,
@@ -39,8 +37,6 @@ from identilens.runs.request import NAME as REQUEST
 from identilens.runs.tables import Tables
 
 _PARTS = "parts/"
-_FILES = 256
-"""Files of parts that are read together: reading tables one by one takes three times as long."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +55,28 @@ class Output:
         }
         return tensor_bytes({**stored, **self.matrices}, {"tokens": json.dumps(self.tokens)})
 
+    @classmethod
+    def read(cls, file: Path) -> "Output":
+        """Return the tables and tokens of a part from its file."""
+        tables = {}
+        with errors_naming(file), safe_open(file, framework="pt") as tensors:
+            for key in tensors.keys():  # noqa: SIM118 - a file cannot be iterated
+                if key.startswith(TABLE):
+                    content = BytesIO(tensors.get_tensor(key).numpy().tobytes())
+                    tables[key.removeprefix(TABLE)] = pl.read_parquet(content)
+            tokens = json.loads(tensors.metadata()["tokens"])
+        return cls(tables, {}, {int(text): names for text, names in tokens.items()})
+
+    @classmethod
+    def joined(cls, outputs: Iterable["Output"]) -> "Output":
+        """Return the outputs of several parts as one."""
+        outputs = list(outputs)
+        return cls(
+            {name: pl.concat([one.tables[name] for one in outputs]) for name in outputs[0].tables},
+            {name: tensor for one in outputs for name, tensor in one.matrices.items()},
+            {text: names for one in outputs for text, names in one.tokens.items()},
+        )
+
 
 class RunFolder:
     """The folder of one run. A part is one file, so that a killed run continues after its last complete part.
@@ -69,23 +87,16 @@ class RunFolder:
     Args:
         path: The folder.
         record: Provenance of the run.
-        manifest: Its manifest.
     """
 
-    def __init__(self, path: Path, record: Record, manifest: Manifest | None = None) -> None:
-        self.path, self.record, self.manifest = path, record, manifest or Manifest(path)
+    def __init__(self, path: Path, record: Record) -> None:
+        self.path, self.record, self.manifest = path, record, Manifest(path)
         self.finished = False
         self._stack = ExitStack()
 
     @classmethod
     def open(
-        cls,
-        path: Path,
-        record: Record,
-        *,
-        resume: bool = False,
-        overwrite: bool = False,
-        allow_version_change: bool = False,
+        cls, path: Path, record: Record, *, resume: bool = False, overwrite: bool = False
     ) -> "RunFolder":
         """Return the locked folder of a new or interrupted run, or of a finished one.
 
@@ -94,27 +105,27 @@ class RunFolder:
             record: Provenance of the run.
             resume: Continue the same run after an interruption.
             overwrite: Delete the previous run in the folder: the files that its manifest lists, and no others.
-            allow_version_change: Continue a run that was started with other versions of the libraries.
 
         Raises:
             OutputFolderError: If the folder contains another run, or the same one and ``resume`` is not set, or files
                 that are not a run; if another process writes to it, or it cannot be written.
         """
-        folder = cls(path, record)
-        with ExitStack() as stack:
-            previous = folder._previous(overwrite)
-            finished = previous is not None and previous["finished"] and not overwrite
-            if not finished or folder.manifest.under(_PARTS):
-                with translated_write_errors(path):
-                    str(path).encode()  # libraries that write a run take names in UTF-8 only
-                    path.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(acquire_lock(path))
-            folder.manifest.reread()
-            previous = folder._previous(overwrite)
-            if previous is not None and not overwrite:
-                folder._check_same(previous, resume, allow_version_change)
+        with translated_write_errors(path), ExitStack() as stack:
+            path.mkdir(parents=True, exist_ok=True)
+            files = {file.name for file in path.iterdir()}
+            # A process that was killed at once leaves its lock alone.
+            if MANIFEST not in files and files - {LOCK}:
+                raise OutputFolderError(
+                    f"{path} contains files and no {MANIFEST}: no run of identilens, or one whose files are not known. "
+                    "Choose another folder, so that nothing is overwritten."
+                )
+            stack.enter_context(acquire_lock(path))
+            folder = cls(path, record)
+            previous = None if overwrite else folder._previous()
+            if previous is not None:
+                folder._check_same(previous, resume)
                 folder.finished = previous["finished"]
-            folder._prepare(new=previous is None or overwrite)
+            folder._prepare(new=previous is None)
             folder._stack = stack.pop_all()
         return folder
 
@@ -125,131 +136,74 @@ class RunFolder:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
-    def plan(self, parts: int) -> None:
-        """List the files of all parts before the first one is written."""
-        self.manifest.add(*(f"{_PARTS}{self._part(part).name}" for part in range(parts)))
-
     def has(self, part: int) -> bool:
         """Return whether a part is complete."""
-        file = self._part(part)
         try:
-            with errors_naming(file), safe_open(file, framework="pt"):
-                return True
+            Output.read(self._part(part))
         except OutputFolderError:
             return False
+        return True
 
     def write_part(self, part: int, content: bytes) -> None:
         """Write the output of one part, as `Output.content` returns it."""
         write_bytes(self._part(part), content)
 
-    def take(
-        self, part: int, content: bytes, names: Sequence[str], files: Mapping[str, bytes]
-    ) -> None:
+    def take(self, part: int, content: bytes, files: Mapping[str, bytes]) -> None:
         """Write a part that was computed elsewhere, with the files that it wrote there."""
-        self.manifest.add(*names)
-        with recording(None):  # the names are listed
-            for name, written in files.items():
-                write_bytes(self.path / name, written)
+        for name, written in files.items():
+            write_bytes(self.path / name, written)
         self.write_part(part, content)
 
-    def read_parts(self, parts: Sequence[int]) -> Tables:
-        """Return the tables of complete parts, joined."""
-        frames: dict[str, list[pl.DataFrame]] = {}
-        for start in range(0, len(parts), _FILES):
-            contents: dict[str, list[bytes]] = {}
-            files = [self._part(part) for part in parts[start : start + _FILES]]
-            for file in files:
-                with errors_naming(file), safe_open(file, framework="pt") as tensors:
-                    for key in tensors.keys():  # noqa: SIM118 - a file cannot be iterated
-                        if key.startswith(TABLE):
-                            content = tensors.get_tensor(key).numpy().tobytes()
-                            contents.setdefault(key.removeprefix(TABLE), []).append(content)
-            for name, tables in contents.items():
-                with errors_naming(files[0]):
-                    frames.setdefault(name, []).append(pl.read_parquet(list(map(BytesIO, tables))))
-        return {name: pl.concat(tables) for name, tables in frames.items()}
+    def read(self, parts: Sequence[int]) -> Output:
+        """Return the output of complete parts as one; its matrices are read when they are accessed."""
+        files = [self._part(part) for part in parts]
+        return replace(Output.joined(map(Output.read, files)), matrices=StoredMatrices(files))
 
-    def finish(self, parts: int, last: Output) -> None:
-        """Write the tables of the whole run and all matrices, mark the run as finished, and remove its parts."""
-        files = [self._part(part) for part in range(parts)]
-        tokens: dict[int, Tokens] = {}
-        for file in files:
-            with errors_naming(file), safe_open(file, framework="pt") as tensors:
-                words = json.loads(tensors.metadata()["tokens"])
-                tokens |= {int(text): names for text, names in words.items()}
-        texts = [f"matrices/text{text}.{end}" for text in tokens for end in ("json", "safetensors")]
-        self.manifest.add(*texts, *(f"{name}.parquet" for name in last.tables))
-        matrices = ChainMap(dict(last.matrices), StoredMatrices(files))  # pyright: ignore[reportArgumentType] read only
-        write_matrices(self.path, matrices, {**tokens, **last.tokens})
-        for name, table in last.tables.items():
+    def finish(self, output: Output) -> None:
+        """Write the output of the whole run, mark the run as finished, and remove its parts."""
+        write_matrices(self.path, output.matrices, output.tokens)
+        for name, table in output.tables.items():
             write_table(self.path / f"{name}.parquet", table)
         write_json(self.path / PROVENANCE, {**self.record, "finished": True})
         self.finished = True
         self._prepare()
 
-    def _previous(self, overwrite: bool) -> Record | None:
-        """Return the provenance in the folder, or None; damage does not matter if the run is to be deleted.
+    def _previous(self) -> Record | None:
+        """Return the provenance of the run in the folder, or None if it has none, or one of which nothing is lost.
 
         Raises:
-            OutputFolderError: If the folder contains files that are not a run, or a run whose files are not known.
+            OutputFolderError: If the provenance is damaged or missing.
         """
-        self.manifest.reread()
-        names = self.manifest.names
-        try:
-            previous = read_record(self.path)
-        except OutputFolderError:
-            if not overwrite or PROVENANCE not in names:
-                raise
-            return {**self.record, "finished": False}
-        if previous is not None and PROVENANCE not in names:
+        record = read_record(self.path)
+        files = {name for name in self.manifest.names if (self.path / name).exists()}
+        if record is None and files:
             raise OutputFolderError(
-                f"{self.path} contains a run whose {MANIFEST} is missing or damaged, so its files cannot be "
-                "identified. Choose another folder."
+                f"{self.path / PROVENANCE} is missing, but {MANIFEST} lists other files of a run. Restore it from a "
+                "copy, choose another folder, or pass overwrite=True to delete the run."
             )
-        files = [name for name in names if (self.path / name).exists()]
-        if previous is not None and not previous["finished"] and {*files} <= {PROVENANCE, REQUEST}:
-            return None  # it ended before its first part, so that nothing of it is lost
-        if previous is not None or not self.path.exists():
-            return previous
-        # A run that was killed while it started leaves only known names, and none of a result.
-        if files and not overwrite:
-            raise OutputFolderError(
-                f"{self.path / PROVENANCE} is missing or no file, but {MANIFEST} lists other files of a run. Restore "
-                "it from a copy, choose another folder, or pass overwrite=True to delete the run."
-            )
-        known = {MANIFEST, LOCK, *(name.split("/")[0] for name in names)}
-        present = [self.path.name]
-        if self.path.is_dir():
-            with translated_write_errors(self.path):
-                present = [file.name for file in self.path.iterdir()]
-        if any(name not in known and not name.endswith(TEMPORARY) for name in present):
-            raise OutputFolderError(
-                f"{self.path} exists and contains no run of identilens. Choose another folder, so that nothing is "
-                "overwritten."
-            )
-        return None
+        # A run that ended before its first part has these files only.
+        if record is not None and not record["finished"] and files <= {PROVENANCE, REQUEST}:
+            return None
+        return record
 
     def _prepare(self, *, new: bool = False) -> None:
         """Write the provenance of a run that is not finished, whose folder is known as a run's at every moment.
 
         The parts of a finished run are removed.
         """
-        with translated_write_errors(self.path):
-            if self.finished:
-                if self.manifest.under(_PARTS):
-                    self.manifest.remove(_PARTS)
-                    self.manifest.tidy()
-                return
-            self.manifest.remove_unfinished()
-            if new:
-                self.manifest.remove(keep=(PROVENANCE,))
-                self.manifest.file.touch()
-            with recording(self.manifest):
-                write_json(self.path / PROVENANCE, {**self.record, "finished": False})
-            if new:
-                self.manifest.tidy()
+        if self.finished:
+            self.manifest.remove(_PARTS)
+            self.manifest.tidy()
+            return
+        self.manifest.remove_unfinished()
+        if new:
+            self.manifest.remove(keep=(PROVENANCE,))
+            self.manifest.file.touch()
+        with recording(self.manifest):
+            write_json(self.path / PROVENANCE, {**self.record, "finished": False})
+        self.manifest.tidy()
 
-    def _check_same(self, previous: dict[str, Any], resume: bool, allowed: bool) -> None:
+    def _check_same(self, previous: Record, resume: bool) -> None:
         if previous["fingerprint"] != self.record["fingerprint"]:
             raise OutputFolderError(
                 f"{self.path} contains another run ({previous['analysis']} of {subject(previous)}): "
@@ -264,15 +218,10 @@ class RunFolder:
             )
         changes = version_changes(previous, self.record)
         if changes and not previous["finished"]:
-            if not allowed:
-                raise OutputFolderError(
-                    f"{self.path} has a run that was started with other versions: {changes}. Install those again, or "
-                    "pass allow_version_change=True to continue with the present ones; both are then recorded."
-                )
-            now = {"libraries": self.record["libraries"], "python": self.record["python"]}
-            self.record = {**previous, "later_versions": [*previous.get("later_versions", []), now]}
-        elif "later_versions" in previous:
-            self.record = previous
+            raise OutputFolderError(
+                f"{self.path} has a run that was started with other versions: {changes}. Install those again, or pass "
+                "overwrite=True to start again."
+            )
 
     def _part(self, part: int) -> Path:
         return self.path / _PARTS / f"{part:06d}.safetensors"
@@ -285,8 +234,6 @@ def acquire_lock(folder: Path) -> AbstractContextManager[Any]:
         OutputFolderError: If another process holds it, or the folder cannot be written.
     """
     file = folder / LOCK
-    if file.is_symlink():
-        raise OutputFolderError(f"{file} is a symbolic link. Remove it, or choose another folder.")
     with translated_write_errors(file):
         try:
             held = FileLock(file).acquire(blocking=False)

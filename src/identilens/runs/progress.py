@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import timedelta
 
 from tqdm import tqdm
 
@@ -18,9 +17,6 @@ LOG = logging.getLogger("identilens")
 
 LOG_EVERY = 60.0
 """Seconds between two lines in the log."""
-
-LONG = 30.0
-"""Seconds from which the time that is left is said as soon as it can be told."""
 
 _BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt}{unit} after {elapsed}, {remaining} left{postfix}"
 
@@ -61,31 +57,14 @@ def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | 
 
 
 def _log_lines(unit: str) -> Progress:
-    """Return a receiver that writes a line a minute into the log, and the first estimate of a long time at once."""
-    began = last = time.monotonic()
-    first = None
+    """Return a receiver that writes a line a minute into the log."""
+    last = time.monotonic()
 
     def update(done: int, total: int, note: str = "") -> None:
-        nonlocal began, first, last
+        nonlocal last
         now = time.monotonic()
-        if first is None:
-            began, first = now, done
-        spent, new = now - began, done - first
-        left = spent / new * (total - done) if new else 0.0
-        soon = last <= began and left > LONG
-        if not soon and now - last < LOG_EVERY:
-            return
-        last = now
-        words = [f"{done} of {total} {unit} after {timedelta(seconds=int(spent))}"]
-        words += [f"about {_rounded(left)} left"] if left else []
-        words += [note] if note else []
-        LOG.info(", ".join(words))
+        if now - last >= LOG_EVERY:
+            last = now
+            LOG.info("%d of %d %s %s", done, total, unit, note)
 
     return update
-
-
-def _rounded(seconds: float) -> str:
-    for unit, size in (("hours", 3600), ("minutes", 60)):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{round(seconds, -1):.0f} seconds"

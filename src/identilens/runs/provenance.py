@@ -3,10 +3,7 @@
 import hashlib
 import json
 import platform
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any
@@ -45,36 +42,6 @@ class Identity:
     seed: int | None = None
 
 
-_COMMAND: ContextVar[list[str] | None] = ContextVar("command", default=None)
-"""The command line, if identilens was started from there: that of another program may contain anything."""
-
-
-@contextmanager
-def commanded(words: Sequence[str]) -> Iterator[None]:
-    """Record a command line, without the secrets in its URLs, in the provenance of all runs inside this context."""
-    token = _COMMAND.set([without_secrets(word) for word in words])
-    try:
-        yield
-    finally:
-        _COMMAND.reset(token)
-
-
-def command_line() -> list[str] | None:
-    """Return the command line of the run that is going on, without secrets; None in Python."""
-    return _COMMAND.get()
-
-
-def without_secrets(text: str) -> str:
-    """Return text with URLs that have neither a user and password nor values in their queries and fragments."""
-
-    def bare(url: re.Match[str]) -> str:
-        # A password may contain a slash, a name alone may not.
-        address = re.sub(r"^([^/@:]*:.*|[^/@]*)@", "…@", url[2])
-        return url[1] + address + (f"{url[3]}…" if url[4] else url[3])
-
-    return re.sub(r"([A-Za-z][A-Za-z0-9+.-]*://)([^\s?#]*)([?#]?)(\S*)", bare, text)
-
-
 def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -> Record:
     """Return the record of a run, ready for JSON; the seed is not among its settings.
 
@@ -99,7 +66,6 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads",
-        "command": _COMMAND.get(),
         "texts": {"count": len(identity.texts), "sha256": hashes},
     }
 
@@ -141,57 +107,35 @@ def changed(there: Record, here: Record) -> list[str]:
 
 
 def differences(previous: Record, record: Record) -> str:
-    """Return the differences of the run that a folder contains from this one."""
-    here = json.loads(json.dumps(record, default=str))
+    """Return the differences of the run that a folder contains from this one, a few of them if there are many."""
 
     def facts(run: Record) -> dict[str, Any]:
         model = {f"model {name}": value for name, value in run["model"].items()}
+        texts = {
+            f"digest {number} of texts": digest
+            for number, digest in enumerate(run["texts"]["sha256"])
+        }
         return {
             "the analysis": run["analysis"],
             **run["settings"],
             **model,
-            "seed": run.get("seed"),
+            "seed": run["seed"],
+            "number of texts": run["texts"]["count"],
+            **texts,
         }
 
-    lines = changed(facts(previous), facts(here)) + _texts(previous["texts"], here["texts"])
+    lines = changed(facts(previous), facts(json.loads(json.dumps(record, default=str))))
     more = len(lines) - _MOST
     return "; ".join(lines[:_MOST]) + (f"; and {more} more" if more > 0 else "")
 
 
-def model_and_texts(there: Record | None, here: Record) -> tuple[bool, str]:
-    """Return whether two runs have the same model and texts, by digests, and what was compared, in words.
-
-    What neither run has, such as the model of a study that trains its own, is not compared.
-    """
-    if there is None:
-        return False, "it has no provenance to compare with"
-    name = "digest of the model"
-    models = [{name: run["model"].get("digest")} for run in (there, here)]
-    lines = changed(*models) + _texts(there["texts"], here["texts"])
-    if lines:
-        return False, "; ".join(lines)
-    compared = ["model"] if models[0][name] is not None else []
-    compared += ["texts"] if there["texts"]["sha256"] else []
-    if not compared:
-        return True, "it has no digests of a model or texts"
-    return True, f"the same {' and '.join(compared)}"
+def same_model_and_texts(there: Record, here: Record) -> bool:
+    """Return whether two runs have the same model and texts, by their digests."""
+    models = [run["model"].get("digest") for run in (there, here)]
+    return models[0] == models[1] and there["texts"] == here["texts"]
 
 
 def version_changes(previous: Record, record: Record) -> str:
-    """Return the versions of libraries and Python that changed since the run was last continued; empty if none did."""
-    last = (run.get("later_versions", [run])[-1] for run in (previous, record))
-    there, here = ({**run["libraries"], "python": run.get("python")} for run in last)
-    return ", ".join(
-        f"{name} {there.get(name)} (now {version})"
-        for name, version in here.items()
-        if there.get(name) != version
-    )
-
-
-def _texts(there: Record, here: Record) -> list[str]:
-    lines = changed({"number of texts": there.get("count")}, {"number of texts": here["count"]})
-    theirs, ours = there.get("sha256") or [], here["sha256"]
-    if len(ours) < here["count"]:  # of many texts, one digest of all
-        return lines or ["the texts differ"] * (ours != theirs)
-    pairs = enumerate(zip(theirs, ours, strict=False))
-    return lines + [f"text {at} differs" for at, (one, other) in pairs if one != other][:1]
+    """Return the versions of libraries and Python that are not the same; empty if all are."""
+    there, here = ({**run["libraries"], "python": run["python"]} for run in (previous, record))
+    return ", ".join(changed(there, here))

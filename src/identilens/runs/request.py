@@ -66,41 +66,29 @@ class Request:
         write_text(folder / NAME, "\n".join([*head, table, *lines, ""]))
 
     @classmethod
-    def read(cls, folder: Path, studies: Sequence[str]) -> "Request":
-        """Return the request in a run's folder.
+    def read(cls, folder: Path, study: str) -> "Request":
+        """Return the request in the folder of a study's run.
 
         Raises:
-            InputError: If there is none, or it cannot be read.
+            InputError: If it cannot be read, or is of another study.
         """
         file = folder / NAME
-        if not file.is_file():
-            raise InputError(
-                f"{folder} contains no {NAME}: it is no run, or of an older version. Run its command again."
-            )
-        content = read_toml(file)
+        options: Any = read_toml(file)
+        for word in study.split():
+            options = options.get(word, {})
+        if not options:
+            raise InputError(f"{file} has no options of {study}.")
         lines = file.read_text(encoding="utf-8").split("\n")
         lost = [line.removeprefix(_LOST).split(", ") for line in lines if line.startswith(_LOST)]
-        for study in studies:
-            options: Any = content
-            for word in study.split():
-                options = options.get(word) if isinstance(options, dict) else None
-            if isinstance(options, dict) and len(content) == 1:
-                return cls(study, options, list(chain.from_iterable(lost)))
-        raise InputError(
-            f"{file}: expected the options of one study, all of them under one of [{'], ['.join(studies)}]."
-        )
+        return cls(study, options, list(chain.from_iterable(lost)))
 
 
 def _spelled_out(texts: Any) -> dict[str, Any]:
-    """Return texts, or pairs of texts, as options if they are few; otherwise none."""
-    texts = [texts] if isinstance(texts, str | tuple) else texts
-    if not isinstance(texts, list) or not texts:
+    """Return texts as options if they are few; otherwise none."""
+    texts = [texts] if isinstance(texts, str) else texts
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         return {}
-    pairs = all(isinstance(one, tuple) and len(one) == 2 for one in texts)
-    words = list(chain.from_iterable(texts)) if pairs else texts
-    if not all(isinstance(one, str) for one in words) or sum(map(len, words)) > MOST_CHARACTERS:
-        return {}
-    return {"text": words, "pairs": pairs}
+    return {"text": texts} if 0 < sum(map(len, texts)) <= MOST_CHARACTERS else {}
 
 
 def _as_json(chats: Any) -> dict[str, Any]:

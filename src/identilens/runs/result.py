@@ -21,20 +21,11 @@ from identilens.charts.save import save_charts
 from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
-from identilens.errors import OutputFolderError
-from identilens.runs.files import (
-    PROVENANCE,
-    Manifest,
-    as_path,
-    recording,
-    translated_write_errors,
-    write_atomically,
-    write_json,
-    write_table,
-)
-from identilens.runs.matrices import Matrices, Tokens, stored_matrices, write_matrices
-from identilens.runs.provenance import FORMAT, Record, subject
-from identilens.runs.reading import finished_record, read_record, read_table
+from identilens.runs.files import Manifest, write_text
+from identilens.runs.folder import Output, RunFolder
+from identilens.runs.matrices import Matrices, Tokens, stored_matrices
+from identilens.runs.provenance import Record, subject
+from identilens.runs.reading import finished_record, read_table
 from identilens.runs.tables import Columns, Tables, print_table
 from identilens.runs.terminal import plain
 
@@ -161,7 +152,7 @@ class Result(ABC):
 
     def to_csv(self, folder: str | Path) -> list[Path]:
         """Write every table as a CSV file into a folder and return the paths; lists in cells become JSON."""
-        place, paths = as_path(folder), []
+        paths = []
         for name, columns in self.schema.items():
             frame = getattr(self, name).with_columns(
                 pl.col(column).map_elements(
@@ -170,8 +161,8 @@ class Result(ABC):
                 for column, kind in columns.items()
                 if isinstance(kind, pl.List)
             )
-            paths.append(place / f"{name}.csv")
-            write_atomically(paths[-1], lambda temporary, frame=frame: frame.write_csv(temporary))
+            paths.append(Path(folder) / f"{name}.csv")
+            write_text(paths[-1], frame.write_csv())
         return paths
 
     def to_json(self, **also: Any) -> str:
@@ -257,23 +248,9 @@ class Result(ABC):
         Raises:
             OutputFolderError: If the folder contains another run or other files, or cannot be written.
         """
-        path = as_path(folder)
-        with translated_write_errors(path):
-            previous = read_record(path) if path.is_dir() else None
-        if previous is None and path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise OutputFolderError(
-                f"{path} exists and contains no {self.analysis} result. Choose another folder."
-            )
-        if previous is not None and previous["fingerprint"] != self.provenance["fingerprint"]:
-            raise OutputFolderError(f"{path} contains another run. Choose another folder.")
-        with translated_write_errors(path):
-            path.mkdir(parents=True, exist_ok=True)
-            (manifest := Manifest(path)).file.touch()
-        with recording(manifest):
-            for name in self.schema:
-                write_table(path / f"{name}.parquet", getattr(self, name))
-            write_matrices(path, self.matrices, self.tokens)
-            write_json(path / PROVENANCE, {**self.provenance, "format": FORMAT, "finished": True})
+        tables = {name: getattr(self, name) for name in self.schema}
+        with RunFolder.open(Path(folder), self.provenance, resume=True) as run:
+            run.finish(Output(tables, self.matrices, self.tokens))
 
     @classmethod
     def load(cls: type[R], folder: str | Path) -> R:
@@ -282,7 +259,7 @@ class Result(ABC):
         Raises:
             OutputFolderError: If the folder contains no finished run of this kind, or a damaged file, which is named.
         """
-        path = as_path(folder)
+        path = Path(folder)
         record, manifest = finished_record(path, cls.analysis), Manifest(path)
         stored, tokens = stored_matrices(manifest)
         names = [
@@ -305,7 +282,6 @@ class Result(ABC):
             finding.headline,
             self.provenance,
             self.sections(),
-            self.folder,
         )
         return write_page(page, path)
 

@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import MISSING, astuple, dataclass, fields
 from functools import cache
-from itertools import islice
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
 from pathlib import Path
@@ -50,12 +49,6 @@ SIZE = "bytes"
 
 _MOST_NUMBERS = 100_000
 """Largest number of numbers in a list such as 0-99."""
-
-_MOST_VALUES = 2**21
-"""Largest number of values of a setting that are given in Python."""
-
-_LARGEST = 2**53
-"""Largest whole number that is taken; libraries below fail on larger ones, each in its way."""
 
 Kind = Literal["encoder", "decoder", "cross"]
 Numbers = Annotated[tuple[int, ...], LIST]
@@ -171,11 +164,6 @@ def parse_size(text: str) -> int:
     return int(float(match[1]) * unit ** " KMG".index(match[2].upper() or " "))
 
 
-def separated_by_commas(hint: Any) -> bool:
-    """Return whether several values of an option are typed with commas between them."""
-    return AS_TYPED in _resolved(hint)[1]
-
-
 def coerce(name: str, hint: Any, value: Any) -> Any:
     """Return the value of a setting converted to its type; raises SettingError if that is not possible."""
     kind, metadata, optional = _resolved(hint)
@@ -196,10 +184,7 @@ def coerce(name: str, hint: Any, value: Any) -> Any:
                 values = [make(piece.strip()) for piece in pieces]
         single = isinstance(values, str | Real | Path)
         single |= WORDED in metadata and not isinstance(values, list | tuple)
-        # An iterator may have no end.
-        values = (values,) if single else tuple(islice(values, _MOST_VALUES + 1))
-        if len(values) > _MOST_VALUES:
-            raise ValueError
+        values = (values,) if single else tuple(values)
         if is_pair and len(values) != 2:
             raise ValueError(values)
         values = values if is_pair else tuple(dict.fromkeys(values))
@@ -244,12 +229,8 @@ def _scalar(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> Any:
         raise SettingError(name, expected, value) from None
     if is_truth or not isinstance(value, kinds):
         raise SettingError(name, words, value)
-    if kind is int and not -_LARGEST <= value <= _LARGEST:
-        raise SettingError(name, f"of at most {_LARGEST}", value)
     if kind is float and not math.isfinite(value):
         raise SettingError(name, "as a finite number", value)
-    if kind in (str, Path) and "\0" in str(value):
-        raise SettingError(name, "without null characters", value)
     choices = get_args(kind)
     if get_origin(kind) is Literal and not (isinstance(value, str) and value in choices):
         raise SettingError(name, f"to be {' or '.join(map(str, choices))}", value)

@@ -2,31 +2,29 @@
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import is_dataclass
 from itertools import takewhile
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 
-import polars as pl
 import torch
 
 from identilens.errors import CheckFailedError, InputError
 from identilens.runs.cluster import Job, run_parts
-from identilens.runs.files import as_path, manifest_of
+from identilens.runs.files import list_in_manifest
 from identilens.runs.folder import Output, RunFolder
 from identilens.runs.progress import Progress, watched
-from identilens.runs.provenance import Identity, Record, provenance
+from identilens.runs.provenance import Identity, provenance
 from identilens.runs.request import Request
 from identilens.runs.result import Result
-from identilens.runs.settings import Settings, coerce, hints_of
+from identilens.runs.settings import Settings
 from identilens.runs.tables import Tables
-from identilens.runs.texts import is_columns, read_texts
+from identilens.runs.texts import read_texts
 
 S = TypeVar("S", bound=Settings)
 R = TypeVar("R", bound=Result)
-Merger = Callable[[pl.DataFrame], pl.DataFrame]
 
 _NAMED = 3
 """Parts that failed which an error names."""
@@ -44,7 +42,6 @@ class Study(ABC, Generic[S, R]):
         takes: Names of the constructor's arguments before the settings.
         settings_type: Class of the settings.
         result_type: Class of the result.
-        merge: By table name, a function applied to the joined table; a table without one stays unchanged.
         alone: Reason why its parts cannot be tasks of a Ray cluster; empty if they can.
         leaves: Reason why it needs a folder, for the error message; empty if it can run in memory.
         folder: Folder of the run, set by `begin`; None in memory.
@@ -59,7 +56,6 @@ class Study(ABC, Generic[S, R]):
     takes: ClassVar[tuple[str, ...]] = ("lens", "texts")
     settings_type: ClassVar[type[Settings]]
     result_type: ClassVar[type[Result]]
-    merge: ClassVar[Mapping[str, Merger]] = {}
     leaves: str = ""
     alone: ClassVar[str] = ""
 
@@ -118,21 +114,11 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     positional = list(
         takewhile(lambda one: one.name != "settings", inspect.signature(study).parameters.values())
     )
-    names = [one.name for one in positional]
-    required = sum(one.default is one.empty for one in positional)
-    hints = hints_of(study.settings_type)
+    hints = get_type_hints(study.settings_type)
     common = dict(list(inspect.signature(run_study).parameters.items())[1:])
 
-    def run(
-        *inputs: Any,
-        settings: Settings | None = None,
-        **options: Any,
-    ) -> R:
-        if not required <= len(inputs) <= len(names):
-            raise InputError(
-                f"{name} takes {' and '.join(names) or 'nothing'} by position, got {len(inputs)} values. Pass each "
-                "setting by its name."
-            )
+    def run(*inputs: Any, settings: Settings | None = None, **options: Any) -> R:
+        inspect.Signature(positional).bind(*inputs)
         if study.takes[:1] == ("lens",) and not hasattr(inputs[0], "capture"):
             raise InputError(
                 f"expected a Lens first; got {type(inputs[0]).__name__}. Make one with identilens.load(id or folder), "
@@ -140,13 +126,13 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
             )
         how = {name: options.pop(name) for name in common if name in options}
         read = [
-            read_texts(one) if is_columns(one) or isinstance(one, Iterator) else one
+            read_texts(one) if isinstance(one, Iterator) or hasattr(one, "column_names") else one
             for one in inputs
         ]
         return run_study(bound_study(study, read, study.settings_type.of(settings, options)), **how)
 
     fields, shown = inspect.signature(study.settings_type).parameters, inspect.signature(run)
-    settings = [fields[one].replace(annotation=_bare(hint)) for one, hint in hints.items()]
+    settings = [field.replace(annotation=hints[name]) for name, field in fields.items()]
     run.__name__ = run.__qualname__ = name
     run.__module__ = study.__module__
     run.__doc__ = _docstring(study)
@@ -171,15 +157,6 @@ def bound_study(
     return made
 
 
-def _bare(hint: Any) -> Any:
-    """Return an annotation without the parts for checks and for the command line."""
-    if get_origin(hint) is Annotated:
-        return _bare(get_args(hint)[0])
-    if get_origin(hint) in (Union, UnionType):
-        return Union[tuple(_bare(one) for one in get_args(hint))]  # noqa: UP007 - made of a list
-    return hint
-
-
 def _docstring(study: type[Study[Any, R]]) -> str:
     """Return the docstring of a study with its settings, and the options of every run, among the arguments."""
     settings = study.settings_type
@@ -199,7 +176,6 @@ _COMMON = """\
     out: Folder for the results. Default: nothing is written.
     resume: Continue an interrupted run in ``out``, or return the finished one.
     overwrite: Delete the previous run in ``out``. Only the files that its manifest lists are deleted.
-    allow_version_change: Continue a run that was started with other versions of the libraries.
     ray: Compute the parts as tasks of a Ray cluster: True for the cores of this machine, or the address of a running
         cluster. Default: this process.
     progress: False for no progress bar, or a function called with (units done, total units, note). Default: a bar
@@ -215,7 +191,6 @@ def run_study(
     out: str | Path | None = None,
     resume: bool = False,
     overwrite: bool = False,
-    allow_version_change: bool = False,
     ray: bool | str = False,
     progress: Progress | bool | None = None,
 ) -> R:
@@ -226,91 +201,65 @@ def run_study(
         CheckFailedError: If parts failed on a Ray cluster; all other parts are saved.
         IdentilensError: Any error of the study.
     """
-    resume = coerce("resume", bool, resume)
-    overwrite = coerce("overwrite", bool, overwrite)
-    allow_version_change = coerce("allow_version_change", bool, allow_version_change)
-    if out is None and (resume or overwrite):
-        raise InputError("there is nothing to resume or overwrite: name the folder with out=....")
-    address = _address(study, ray, out)
+    if out is None and (resume or overwrite or ray):
+        raise InputError("resume, overwrite and ray are for a folder: name it with out=....")
+    if ray and study.alone:
+        raise InputError(f"{study.name} runs in one process: {study.alone}. Leave ray=... out.")
+    kind: Any = study.result_type
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
         with watched(study.unit, progress) as report:
-            result = _in_memory(study, record, report)
-        return study.shown(result, None)
-    path = as_path(out)
-    around = manifest_of(path)
-    folder = RunFolder.open(
-        path,
-        record,
-        resume=resume,
-        overwrite=overwrite,
-        allow_version_change=allow_version_change,
-    )
-    if around is not None and around.file.is_file():
-        around.add(f"{path.relative_to(around.root).as_posix()}/")
+            study.begin(None)
+            parts, outputs = range(len(study.sizes())), []
+            count = _counter(study, report, parts)
+            for part in parts:
+                outputs.append(study.run(part))
+                count(part)
+            whole = _finished(study, Output.joined(outputs))
+        return study.shown(kind.of(whole.tables, record, whole.matrices, whole.tokens), None)
+    path = Path(out)
+    folder = RunFolder.open(path, record, resume=resume, overwrite=overwrite)
+    list_in_manifest(path, "/")
     with folder:
         if not folder.finished:
             with watched(study.unit, progress) as report:
-                _into_folder(study, folder, report, address)
-        return study.shown(study.result_type.load(path), path)  # pyright: ignore[reportReturnType, reportArgumentType]
+                _into_folder(study, folder, report, ray)
+        return study.shown(kind.load(path), path)
 
 
-def _address(study: Study[Any, R], ray: Any, out: str | Path | None) -> str | None:
-    """Return the address of the Ray cluster for the parts, or None for this process."""
-    if not isinstance(ray, bool | str):
-        raise InputError(f"expected ray to be True or the address of a cluster; got {ray!r}.")
-    if ray is False:
-        return None
-    if study.alone:
-        raise InputError(f"{study.name} runs in one process: {study.alone}. Leave ray=... out.")
-    if out is None:
-        raise InputError("parts come back from a cluster into a folder: pass out=... with ray=....")
-    return ray if isinstance(ray, str) and ray else "local"
-
-
-def _in_memory(study: Study[Any, R], record: Record, progress: Progress | None) -> R:
-    study.begin(None)
-    outputs: list[Output] = []
-    for part in _counted(study, progress, range(len(study.sizes()))):
-        outputs.append(study.run(part))
-    names = outputs[0].tables
-    tables = {name: pl.concat([output.tables[name] for output in outputs]) for name in names}
-    last = study.finish(_merged(study, tables))
-    outputs.append(last)
-    matrices = {name: tensor for output in outputs for name, tensor in output.matrices.items()}
-    tokens = {text: names for output in outputs for text, names in output.tokens.items()}
-    return study.result_type.of(last.tables, record, matrices, tokens)  # pyright: ignore[reportReturnType]
+def _finished(study: Study[Any, Any], whole: Output) -> Output:
+    """Return the output of a run from that of all its parts."""
+    last = study.finish(whole.tables)
+    matrices = ChainMap(dict(last.matrices), whole.matrices)  # pyright: ignore[reportArgumentType] read only
+    return Output(last.tables, matrices, {**whole.tokens, **last.tokens})
 
 
 def _into_folder(
-    study: Study[Any, R], folder: RunFolder, progress: Progress | None, address: str | None
+    study: Study[Any, Any], folder: RunFolder, progress: Progress | None, ray: bool | str
 ) -> None:
     if study.request is not None:
         study.request.write(folder.path)
     study.begin(folder)
     parts = range(len(study.sizes()))
-    folder.plan(len(parts))
     missing = [part for part in parts if not folder.has(part)]
-    if address is not None and missing:
-        _on_cluster(study, folder, missing, progress, address)
+    count = _counter(study, progress, missing)
+    if ray and missing:
+        _on_cluster(study, folder, missing, count, "local" if ray is True else ray)
     else:
-        for part in _counted(study, progress, missing):
+        for part in missing:
             folder.write_part(part, study.run(part).content())
-    last = study.finish(_merged(study, folder.read_parts(parts)))
-    folder.finish(len(parts), last)
+            count(part)
+    folder.finish(_finished(study, folder.read(parts)))
 
 
 def _on_cluster(
-    study: Study[Any, R],
+    study: Study[Any, Any],
     folder: RunFolder,
     missing: Sequence[int],
-    progress: Progress | None,
+    count: Callable[[int], None],
     address: str,
 ) -> None:
     """Compute the missing parts on a cluster; raises CheckFailedError if parts failed, all others being saved."""
-    sizes = study.sizes()
-    total = sum(sizes)
-    done = total - sum(sizes[part] for part in missing)
     inputs = study.sent()
     job = Job(
         study=type(study),
@@ -319,53 +268,38 @@ def _on_cluster(
         record=folder.record,
         gpus=max((getattr(item, "gpus", 0) for item in inputs), default=0),
     )
-    failed = {}
-    if progress:
-        progress(done, total, "the cluster starts")
+    failed = []
     for part, result in run_parts(job, missing, address):
         if result.error:
-            failed[part] = result.error
-            continue
-        folder.take(part, result.content, result.names, result.files)
-        done += sizes[part]
-        if progress:
-            progress(done, total, "")
+            failed.append(f"part {part}: {result.error}")
+        else:
+            folder.take(part, result.content, result.files)
+        count(part)
     if failed:
-        raise CheckFailedError(_failures(study, failed))
+        more = f"; and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
+        raise CheckFailedError(
+            f"{len(failed)} of {len(study.sizes())} parts failed, each of them twice. "
+            f"{'; '.join(failed[:_NAMED])}{more}. All others are saved: resume=True computes those that failed."
+        )
 
 
-def _failures(study: Study[Any, R], failed: Mapping[int, str]) -> str:
-    """Return which parts failed, with the units that they are about, and why."""
-    sizes = study.sizes()
-    named = []
-    for part in sorted(failed)[:_NAMED]:
-        first = sum(sizes[:part])
-        last = first + sizes[part] - 1
-        units = f"{study.unit} {first}" + (f" to {last}" if last > first else "")
-        named.append(f"part {part} ({units}): {failed[part]}")
-    return (
-        f"{len(failed)} of {len(sizes)} parts failed, each of them twice. {' '.join(named)} "
-        "All others are saved: resume=True tries the rest again."
-    )
-
-
-def _counted(
-    study: Study[Any, R], progress: Progress | None, parts: Sequence[int]
-) -> Iterator[int]:
-    """Yield the parts that are missing, and report how many units are done."""
+def _counter(
+    study: Study[Any, Any], progress: Progress | None, missing: Sequence[int]
+) -> Callable[[int], None]:
+    """Return a function that is called with each finished part, and reports how many units are done."""
     sizes = study.sizes()
     total = sum(sizes)
-    done = total - sum(sizes[part] for part in parts)
-    if progress:
-        study.listener = lambda note, more: progress(done + more, total, note)
-        progress(done, total, "")
-    for part in parts:
-        yield part
-        done += sizes[part]
+    done = total - sum(sizes[part] for part in missing)
+
+    def tell(note: str, more: int = 0) -> None:
         if progress:
-            progress(done, total, "")
+            progress(done + more, total, note)
 
+    def count(part: int) -> None:
+        nonlocal done
+        done += sizes[part]
+        tell("")
 
-def _merged(study: Study[Any, R], tables: Tables) -> Tables:
-    merged = {name: merge(tables[name]) for name, merge in study.merge.items() if name in tables}
-    return {**tables, **merged}
+    study.listener = tell
+    tell("")
+    return count

@@ -82,7 +82,7 @@ def read_items(lens: Lens, texts: Any, max_length: int | None) -> Items:
     Raises:
         InputError: For texts that cannot be used, and for the name of a file in place of its text.
     """
-    given = [texts] if isinstance(texts, str) else texts if isinstance(texts, list) else []
+    given = [texts] if isinstance(texts, str) else texts if type(texts) is list else []
     for text in given[:_LOOKED_AT]:
         if isinstance(text, str) and _is_file(text):
             raise InputError(

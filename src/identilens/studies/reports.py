@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from identilens.errors import OutputFolderError
-from identilens.runs.files import Manifest, as_path, recording
+from identilens.runs.files import Manifest, recording
 from identilens.runs.reading import read_record
 from identilens.runs.result import Result
 from identilens.studies.registry import STUDIES, study_named
@@ -25,7 +25,7 @@ def load_result(folder: str | Path) -> Result:
         >>> idl.load_result(folder).table.equals(audit.table)
         True
     """
-    path = as_path(folder)
+    path = Path(folder)
     record = read_record(path)
     if record is None or record["analysis"] not in STUDIES:
         raise OutputFolderError(
@@ -52,6 +52,6 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
         >>> idl.write_report(folder).name
         'report.html'
     """
-    result, place = load_result(folder), as_path(folder)
+    result, place = load_result(folder), Path(folder)
     with recording(Manifest(place)):
         return result.to_html(path or place / "report.html")

@@ -18,13 +18,12 @@ from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.parsing import parse
 from identilens.lab.dyck.settings import DyckTraining
-from identilens.lab.dyck.stacked import Stack
 from identilens.lab.dyck.sufficiency import uniform_transformer
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
 from identilens.lab.dyck.train.measuring import head_rows
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.train.study import train_dyck
-from identilens.lab.dyck.training import behind_nests, new_model, train_models
+from identilens.lab.dyck.training import Stack, behind_nests, new_model, train_models
 
 SHORT = DyckTraining(length=12, tokens=1200, epochs=2, batch_size=25)
 SMALL = {"hidden_size": 16, "intermediate_size": 12}

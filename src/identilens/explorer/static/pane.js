@@ -104,7 +104,7 @@ class Pane {
     const asked = (words, ...parts) => question(number, words, ...parts), said = () => made("span", { className: "soft" });
     this.exchange = asked("Could this row be another one? Exchange it: the answer stays", this.aim, this.heads, this.within, this.button("Look for it", () => this.same()));
     this.why = said();
-    this.whole = asked("Could this map be another one? Exchange all rows: the head's output stays", this.button("Farthest", () => this.alternative(), "As far away as possible"), this.button("From other W_Q and W_K", () => this.parameters(), "By other query and key matrices"), this.why);
+    this.whole = asked("Could this map be another one? Exchange all rows: the head's output stays", this.button("Farthest", () => this.alternative(), "As far away as possible"), this.why);
     this.breaking = asked("What changes the answer? Break the row", this.button("Take the row's strongest key out", () => this.broken(), "The key without which the row changes most, by a first estimate"), this.button("Move a key's weight", () => this.toKeys(), "Goes to the keys of the locked row: Enter gives a key its slider"), this.button("Take this head out", () => this.without()));
     this.tools = made("div", { className: "questions", hidden: true }, this.exchange, this.whole, this.breaking,
       asked("Which tokens does the answer need?", this.answer, this.asks.needed, said()),
@@ -431,20 +431,6 @@ class Pane {
     this.did = { at: at.choices, from: "far_alternatives", other: "far_alternatives(head.attention, head.projected, visible=head.visible, generator=torch.Generator().manual_seed(0))" };
     const none = "No other weights give exactly this output, usually because the text has no more tokens than the head's values have dimensions. Take a longer text, or prove rows up to 1 %. The model's own map, put back:";
     await this.told(found.distance < 5e-4 ? none : `Other weights with the same output, ${this.away(found)} Put back into the model:`, found.distance < 5e-4 ? `No exchange: own weights of ${named(at)}` : `Exchange: all rows, ${named(at)}; output kept`, found, at, ["raw", name]);
-  }
-
-  // The head's own weights once its W_Q and W_K are others.
-  async parameters() {
-    const at = this.viewer.now(), found = await this.other("parameters", "other matrices", "looking for other W_Q and W_K");
-    if (!found) return;
-    const { layer, head } = at.choices;
-    this.did = { name: "alternatives", options: { layers: layer, heads: head, realisable: true } };
-    if (found.none) {
-      this.put(made("p", { textContent: `With other query and key matrices: ${found.none}` }));
-      return;
-    }
-    const moved = Object.entries(found.moved).map(([name, share]) => `${name} by ${written(100 * share)} %`).join(" and ");
-    await this.told(`With other query and key matrices the head itself computes weights ${this.away(found)} What was changed: ${moved} of its norm. ${found.dimension === null ? "The dimension of such weights is not known" : `Such weights form a family of ${found.dimension} dimensions`}${found.note ? `; ${found.note}` : ""}. The model with these matrices:`, `Other W_Q and W_K of ${named(at)}`, found, at, ["raw", "other matrices"]);
   }
 
   away({ distance, output_error: error }) { return `${distance.toFixed(3)} away on average (total variation); the head's output changes by ${sized(error)}.`; }

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import Row, table_of
+from identilens.runs.tables import Row, Tables, table_of
 from identilens.studies.audit.auditor import Auditor
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import merge_token_types
@@ -85,7 +85,6 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
     name = "audit"
     settings_type = AuditSettings
     result_type = Audit
-    merge: ClassVar = {"token_types": merge_token_types}
 
     def __init__(self, lens: Lens, texts: Any, settings: AuditSettings) -> None:
         self.lens, self.settings = lens, settings
@@ -116,6 +115,10 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
     def sizes(self) -> Sequence[int]:
         """Return the number of texts in each part."""
         return [len(part) for part in self.parts]
+
+    def finish(self, tables: Tables) -> Output:
+        """Return the tables, one of them joined over all parts."""
+        return Output({**tables, "token_types": merge_token_types(tables["token_types"])})
 
     def run(self, part: int) -> Output:
         """Return the rows and saved matrices of one part."""

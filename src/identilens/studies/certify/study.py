@@ -11,6 +11,7 @@ from torch import Tensor
 
 from identilens.claims import Claim, ClaimRow, functionals_of, read_claims, row_sources
 from identilens.models.heads import Head
+from identilens.models.inputs import Item
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer

@@ -24,7 +24,6 @@ from identilens.models.rollouts import Rollout, text_rollouts
 from identilens.runs.conllu import TaggedText
 from identilens.runs.files import write_table
 from identilens.runs.provenance import Identity
-from identilens.runs.stored import HeldTexts
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Tables, table_of
 from identilens.studies.heads import TextStudy, asked_places
@@ -169,7 +168,7 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
         """Return the tags of texts of a treebank, which are in memory; None for others and for single positions."""
         pair = isinstance(texts, tuple) and len(self.items) == 1
         given = [texts] if pair or isinstance(texts, str) else texts
-        if self.settings.queries or not isinstance(given, list | HeldTexts):
+        if self.settings.queries or not isinstance(given, list):
             return None
         entries = [parts_of(text) for text in given]
         if not any(isinstance(part, TaggedText) for parts in entries for part in parts):

@@ -212,9 +212,10 @@ class StructureStudy(Study[StructureSettings, Structure]):
     def begin(self, folder: RunFolder | None) -> None:
         """Read the sums that an interrupted run has saved."""
         super().begin(folder)
-        done = 0 if folder is None else sum(map(folder.has, range(len(self.parts))))
-        if self.folder is not None and done:
-            self.sums = read_tensors(sums_file(self.folder, done - 1))
+        if folder is not None:
+            done = sum(map(folder.has, range(len(self.parts))))
+            if done:
+                self.sums = read_tensors(sums_file(folder.path, done - 1))
 
     def run(self, part: int) -> Output:
         """Return the tables of one part, empty ones where it has nothing for them, and keep the sums on disk."""

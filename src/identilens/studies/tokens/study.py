@@ -9,7 +9,6 @@ from identilens.errors import InputError
 from identilens.measures.tokens.splits import split_sentences
 from identilens.models.lens import Lens
 from identilens.models.loading import load
-from identilens.runs.files import recording
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, study_function
@@ -91,7 +90,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         super().begin(folder)
         for part in range(len(self.parts)):
             if folder is not None and folder.has(part):
-                remember(self._rates, folder.read_parts([part])["table"])
+                remember(self._rates, folder.read([part]).tables["table"])
 
     def run(self, part: int) -> Output:
         """Return the rows of one fold of one probe and distance."""
@@ -116,8 +115,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
             self._temporary = self._temporary or TemporaryDirectory(ignore_cleanup_errors=True)
             cache = Path(self._temporary.name)
         # Hidden states stay after the run: later runs on the same texts use them.
-        with recording(None):
-            return extract(self.lenses[name], self.items[name], cache, self.tell)
+        return extract(self.lenses[name], self.items[name], cache, self.tell)
 
     def _check_texts(self) -> None:
         lengths = array("q")

@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import ClassVar
 
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.settings import DyckSetting, DyckTrainSettings
@@ -16,6 +15,7 @@ from identilens.models.saving import save_model
 from identilens.runs.files import write_folder
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, study_function
+from identilens.runs.tables import Tables
 
 
 class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
@@ -49,7 +49,6 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
     takes = ()
     settings_type = DyckTrainSettings
     result_type = DyckRuns
-    merge: ClassVar = {"variation": variation_table}
 
     def __init__(
         self, kinds: Sequence[DyckSetting] | None = None, *, settings: DyckTrainSettings
@@ -73,6 +72,10 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
     def sizes(self) -> Sequence[int]:
         """Return the seeds of each part."""
         return [len(seeds) for _, seeds in self.parts]
+
+    def finish(self, tables: Tables) -> Output:
+        """Return the tables, one of them joined over all parts."""
+        return Output({**tables, "variation": variation_table(tables["variation"])})
 
     def run(self, part: int) -> Output:
         """Train some seeds of one kind, and return their measures."""
