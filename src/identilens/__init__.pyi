@@ -469,7 +469,6 @@ def inversion(
     stored: typing.Literal['states', 'cache'] = ...,
     risk: float = ...,
     substitutes: int = ...,
-    memory_budget: int | str | None = ...,
     max_length: int | None = ...,
     seed: int = ...,
     settings: typing.Any = ...,
@@ -502,7 +501,6 @@ def inversion(
         stored: What is stored: hidden states (states), or keys and values of each layer (cache).
         risk: Largest probability with which Gaussian noise may spoil a certified text.
         substitutes: Tokens tried in place of each token of an encoder's text, those with the nearest embeddings.
-        memory_budget: Largest size of a batch of candidates, such as 512MiB. Default: 256MiB.
         max_length: Cut longer texts to this many tokens.
         seed: Seed of random noise.
         settings: All settings at once, as a `identilens.studies.inversion.settings.InversionSettings`; those that are passed by name come first.

@@ -340,7 +340,7 @@ def source(
     Examples:
         >>> import identilens as idl
         >>> import torch
-        >>> idl.claims.source(torch.ones(384), "tailor", name="the sum").above(0).words
+        >>> idl.claims.source(torch.ones(384), "tailor", name="the sum").above(0.0).words
         'tailor → the sum > 0'
     """
     if not isinstance(direction, Tensor) or direction.ndim != 1 or not direction.isfinite().all():

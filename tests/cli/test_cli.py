@@ -198,7 +198,7 @@ def test_the_figures_of_the_draft(tmp_path):
         "reproduce", "structure2025-figure1", *small, "--out", tmp_path / "one", code=0
     )
     assert "draft: LSTM" in written.output
-    assert (tmp_path / "one" / "attention.png").is_file()
+    assert (tmp_path / "one" / "attention_lstm.png").is_file()
     lstm = (tmp_path / "one" / "lstm").rename(tmp_path / "kept")
     (tmp_path / "two").mkdir()
     lstm.rename(tmp_path / "two" / "lstm")

@@ -68,7 +68,7 @@ WORK: dict[str, Callable[[Any], Any]] = {
     ),
     "audit in bfloat16": _in_half,
     "certify": lambda device: idl.certify(
-        _lens("bert", device), TEXT, **HEAD, queries=(3,), tolerance=("0", "1%"), order=True
+        _lens("bert", device), TEXT, **HEAD, queries=(3,), tolerance=("0", "1%")
     ),
     "certify a layer": lambda device: idl.certify(
         _lens("llama", device), TEXT, **HEAD, queries=("last",), outcome="layer"

@@ -60,9 +60,9 @@ def test_changes_are_those_of_the_model(lens, outcome):
         expected = float((p * (p / q).log()).sum())
     rows = Rows([5], weights[5:])
     assert expected > 1e-6
-    assert one.with_rows(head, rows) == pytest.approx(expected)
+    assert one.change({head.address: rows}) == pytest.approx(expected)
     assert one.change({}) == pytest.approx(0, abs=1e-12)
-    nothing = one.with_rows(head, Rows([5], torch.zeros(1, 6).double()))
+    nothing = one.change({head.address: Rows([5], torch.zeros(1, 6).double())})
     assert one.effect(head, 5) == pytest.approx(nothing)
     assert nothing > 1e-6
 
@@ -75,7 +75,7 @@ def test_small_changes_are_those_of_the_derivative(lens, outcome):
     head = read_head(lens, one.item, 0, 1)
     move = doubles([[1.0, -2.0, 0.5, 0.25, 0.25, 0.0]])
     step = 1e-4
-    change = one.with_rows(head, Rows([4], head.attention[4:5] + step * move))
+    change = one.change({head.address: Rows([4], head.attention[4:5] + step * move)})
     predicted = (step * move @ head.values @ root).norm() ** 2
     measured = change**2 if outcome == "states" else change
     assert measured == pytest.approx(float(predicted), rel=1e-2)
@@ -91,7 +91,7 @@ def test_where_heads_have_other_weights_changes_rise_by_the_slope(lens, outcome)
     [root], [slope] = one.linearised([(0, 1)], 4, {(0, 1): Rows([4], moved)})
 
     def square(step):
-        change = one.with_rows(head, Rows([4], moved + step * move))
+        change = one.change({head.address: Rows([4], moved + step * move)})
         return change**2 if outcome == "states" else change
 
     step, mixed = 1e-4, move @ head.values
@@ -137,7 +137,9 @@ def test_heads_that_are_removed_write_nothing_or_their_mean(monkeypatch, outcome
 
     def alone(share):
         """The change where a share of the head's output is removed."""
-        return one.with_rows(head, Rows(range(6), torch.lerp(head.attention, remains, share)))
+        return one.change(
+            {head.address: Rows(range(6), torch.lerp(head.attention, remains, share))}
+        )
 
     monkeypatch.setattr(outcomes, "_AT_ONCE", 2)
     found = one.without(0, [1, 0, 1], left)

@@ -125,5 +125,5 @@ def test_a_checkpoint_is_used_again_unless_made_otherwise(changes, trained, tmp_
 
 
 def test_a_task_without_data_is_told(tmp_path):
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="No such file"):
         tuned_model("cola", "bundled", tmp_path, tmp_path, HOW, None)

@@ -321,7 +321,7 @@ def changed(at: Measured, run: ModelRun) -> dict[str, Any]:
         for sequence, held in plain.hidden_states.items()
         for layer, (before, after) in enumerate(zip(held, run.hidden_states[sequence], strict=True))
     ]
-    change = at.answer.change_in(run)
+    change = at.answer.after(run)
     return {
         "states": states,
         "answer": f"the model's {outcomes.changed(at.answer.outcome, change)}",

@@ -21,7 +21,7 @@ from identilens.models.lens import Lens
 Stored = Literal["states", "cache"]
 """What is stored of a text: hidden states, or the keys and values of each layer's attention."""
 
-BUDGET = 2**28
+_BUDGET = 2**28
 """Bytes that a batch of candidates may take."""
 
 _MOST = 4096
@@ -43,7 +43,6 @@ class Candidates:
         item: A text, with which the layers are found and the cache is tried.
         layers: Layers; all by default. Hidden states are 0 (embedding output) to L, caches 0 to L − 1.
         stored: What is stored.
-        budget: Bytes of a batch of candidates.
 
     Attributes:
         layers: The layers.
@@ -74,9 +73,8 @@ class Candidates:
         layers: Sequence[int] | None = None,
         *,
         stored: Stored = "states",
-        budget: int = BUDGET,
     ) -> None:
-        self.lens, self.stored, self.budget = lens, stored, budget
+        self.lens, self.stored = lens, stored
         self.name = type(lens.body).__name__
         if getattr(lens.model.config, "is_encoder_decoder", False):
             raise UnsupportedModelError(
@@ -185,7 +183,7 @@ class Candidates:
         width, layers = config.hidden_size, config.num_hidden_layers
         inner = 6 * (getattr(config, "intermediate_size", None) or 4 * width)
         numbers = rows * ((layers + 1) * width + inner) + 4 * layers * width * keys
-        return max(1, min(_MOST, self.budget // (numbers * self.lens.dtype.itemsize)))
+        return max(1, min(_MOST, _BUDGET // (numbers * self.lens.dtype.itemsize)))
 
 
 def joined(

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import kl_div, one_hot
 
 from identilens.errors import InputError
 from identilens.linalg.decompositions import eigh
@@ -85,38 +85,40 @@ class Answer:
         if self.outcome == "states":
             before = wide(before)
             return float((wide(after) - before).norm() / before.norm().clamp_min(1e-300))
-        nats = 0.0
-        for parts in zip(before.split(_POSITIONS), after.split(_POSITIONS), strict=True):
-            before, changed = (wide(part).log_softmax(-1) for part in parts)
-            nats += float((before.exp() * (before - changed)).sum())
-        return max(0.0, nats)
+        if before.numel() > _LOGITS and len(before) > _POSITIONS:
+            parts = zip(after.split(_POSITIONS), before.split(_POSITIONS), strict=True)
+            return sum(self.between(*part) for part in parts)
+        changed = wide(after).log_softmax(-1)
+        return max(
+            0.0, float(kl_div(changed, self._logs(before), reduction="sum", log_target=True))
+        )
+
+    @cached_property
+    def _logs(self) -> Callable[[Entries], Entries]:
+        """Gives logarithms of probabilities; those of the last logits are held."""
+        return lru_cache(1)(lambda logits: wide(logits).log_softmax(-1))
 
     def likelihoods(self, entries: Entries) -> Float[Tensor, " following"]:
         """Return the logarithm of the probability of each token that follows, by logits, in nats."""
         each = wide(entries[: len(self.following)]).log_softmax(-1)
         return each[range(len(each)), list(self.following)].cpu()
 
-    def change_in(self, run: ModelRun) -> float:
-        """Return the change of the outcome, as `change` does, in a run that was made already."""
-        return self.between(self._of(run), self.own)
-
     def same_top(self, run: ModelRun) -> bool:
         """Return whether the largest entry of every position, the most likely token or class, is the same in a run."""
         return bool((self._of(run).argmax(-1) == self.own.argmax(-1)).all())
 
+    def after(self, run: ModelRun) -> float:
+        """Return the change of the outcome in a run that was made already."""
+        return self.between(self._of(run), self.own)
+
     def _of(self, run: ModelRun) -> Entries:
-        states = run.hidden_states
-        return self._entries(
-            run.logits, states["decoder" if "decoder" in states else "encoder"][-1]
-        )
+        *_, last = run.hidden_states.values()
+        return self._entries(run.logits, last[-1])
 
     def effect(self, head: Head, query: int) -> float:
         """Return the change of the outcome when a head adds nothing at one row."""
-        return self.with_rows(head, Rows([query], torch.zeros(1, len(head.keys)).double()))
-
-    def with_rows(self, head: Head, rows: Rows) -> float:
-        """Return the change of the outcome when a head has other rows."""
-        return self.change({head.address: rows})
+        nothing = torch.zeros(1, len(head.keys)).double()
+        return self.change({head.address: Rows([query], nothing)})
 
     def without(
         self,

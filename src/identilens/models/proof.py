@@ -114,7 +114,7 @@ class Proof:
         The model can amplify rounding (a threshold chooses experts). So a deviation counts only if it also occurs when
         ``repeat`` runs the model's own attention function under capture, which rounds in the same way.
         """
-        self._note(_CALLS, abs(self._calls - len(self.sites)), 0.0, "calls too many or few")
+        self._note(_CALLS, abs(self._calls - len(self.sites)), "calls too many or few", 0.0)
         if not self.finite:
             return
         error = deviation(plain, captured, self.lengths, self.items)
@@ -123,7 +123,6 @@ class Proof:
         self._note(
             "outputs unchanged by capture",
             error,
-            self.noise,
             "relative, by text; if it is large: does the model draw random numbers, or overflow in half precision?",
         )
 
@@ -138,8 +137,8 @@ class Proof:
             self._note(
                 name,
                 error,
-                _LONE_NOISE * self.noise,
                 f"relative, {type(call.module).__name__}",
+                _LONE_NOISE * self.noise,
                 joined=True,
             )
         return own
@@ -148,10 +147,11 @@ class Proof:
         self,
         name: str,
         figure: Number,
-        limit: Number,
         remark: str,
+        limit: Number | None = None,
         joined: bool = False,
     ) -> None:
+        limit = self.noise if limit is None else limit
         check, before = Check(name, figure, limit, remark), self.checks.get(name)
         # Nothing is worse than a figure that is not a number.
         if before is None or isnan(check.figure) or check.figure > before.figure:
@@ -247,16 +247,14 @@ class Proof:
         self._note(
             "weights times values give the attention output",
             relative(mixed, output),
-            self.noise,
             remark,
         )
-        self._note(_OWN, relative(reference, own), self.noise, remark)
+        self._note(_OWN, relative(reference, own), remark)
         sums, least = wide(weights).sum(-1), float(weights.min())
         over = float(((sums - 1) if call.has_sink else (sums - 1).abs()).max())
         self._note(
             "rows sum to 1, or to 1 less a sink",
             max(over, -least),
-            self.noise,
             f"smallest sum {float(sums.min()):.3f}",
         )
         seen = torch.ones_like(weights[0], dtype=torch.bool)
@@ -266,8 +264,8 @@ class Proof:
         self._note(
             "hidden keys have no weight",
             float((weights * ~seen).abs().max()),
-            0.0,
             "largest weight on padding or a masked key",
+            0.0,
         )
         kind = self.sites[call.index].kind
         sequence = sides(kind, self.items[text].tokens).key
@@ -278,8 +276,8 @@ class Proof:
         self._note(
             _CUT,
             unseen,
-            0.0,
             "positions that no query sees; give recordings and images without padding",
+            0.0,
         )
 
     def _checked_rows(self, call: AttentionCall) -> list[int]:
@@ -313,7 +311,6 @@ class Proof:
             self._note(
                 "the module hands on the attention output",
                 relative(wide(entered[text, own]), wide(joined[text, own])),
-                self.noise,
                 remark,
             )
             rows = [row for row in checked if row < own.stop]
@@ -321,7 +318,6 @@ class Proof:
             self._note(
                 "heads add up to the block's output",
                 relative(summed, wide(left[text, rows])),
-                self.noise,
                 remark,
             )
 

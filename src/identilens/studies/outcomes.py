@@ -111,7 +111,7 @@ class KeptOutcome:
         """Return the change of the model's answer, put into the model, when the head has another row."""
         if self.answer is None or self.head is None:
             return None
-        return self.answer.with_rows(self.head, Rows([self.query], row[None]))
+        return self.answer.change({self.head.address: Rows([self.query], row[None])})
 
     def allowed(self, tolerance: Tolerance) -> float:
         """Return the tolerance in units of the outcome: a share of the output, nats, or a relative change."""

@@ -69,7 +69,7 @@ def test_a_hidden_key_leaves_the_other_weights_scaled_up(lens):
         others[row["key"]] = 0.0
         rows = Rows([8], others[None] / others.sum())
         assert row["weight"] == pytest.approx(float(head.attention[8, row["key"]]))
-        assert row["effect"] == pytest.approx(answer.with_rows(head, rows) / 9, rel=1e-9)
+        assert row["effect"] == pytest.approx(answer.change({head.address: rows}) / 9, rel=1e-9)
     [alone] = found.hidden_keys.filter(query=0).iter_rows(named=True)
     assert (alone["weight"], alone["effect"]) == (1.0, None)
     assert found.table["estimate"].null_count() == 1

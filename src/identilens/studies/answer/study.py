@@ -143,7 +143,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         removed = without_segments(lens, part, prompt.ids, segments, answer, likely)
         unknown = [None] * first
         positions = {
-            "text": part,
+            "text": [part] * len(ids),
             "position": range(len(ids)),
             "token": names,
             "segment": segments,

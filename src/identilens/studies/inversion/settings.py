@@ -9,13 +9,11 @@ from annotated_types import Ge, Le
 from identilens.errors import SettingError
 from identilens.runs.settings import (
     LIST,
-    NOT_RECORDED,
     NonNegative,
     Numbers,
     Part,
     Positive,
     Settings,
-    Size,
 )
 
 
@@ -31,7 +29,6 @@ class InversionSettings(Settings):
         stored: What is stored: hidden states (states), or keys and values of each layer (cache).
         risk: Largest probability with which Gaussian noise may spoil a certified text.
         substitutes: Tokens tried in place of each token of an encoder's text, those with the nearest embeddings.
-        memory_budget: Largest size of a batch of candidates, such as 512MiB. Default: 256MiB.
         max_length: Cut longer texts to this many tokens.
         seed: Seed of random noise.
     """
@@ -42,7 +39,6 @@ class InversionSettings(Settings):
     stored: Literal["states", "cache"] = "states"
     risk: Part = 1e-3
     substitutes: Positive = 64
-    memory_budget: Annotated[Size | None, Ge(1), NOT_RECORDED] = None
     max_length: Positive | None = None
     seed: NonNegative = 0
 

@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.measures.tokens.margins import Nearest, Noise
-from identilens.models.candidates import BUDGET, Batches, Candidates, check_ids, joined
+from identilens.models.candidates import Batches, Candidates, check_ids, joined
 from identilens.models.lens import Lens
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
@@ -69,13 +69,7 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
         names = [*settings.noise, *(f"int{bits}" for bits in settings.bits)]
         # Noises of single bits come last.
         self.noises = list(map(Noise.read, dict.fromkeys(names)))
-        self.candidates = Candidates(
-            lens,
-            self.items[0],
-            settings.layers,
-            stored=settings.stored,
-            budget=settings.memory_budget or BUDGET,
-        )
+        self.candidates = Candidates(lens, self.items[0], settings.layers, stored=settings.stored)
         self.names = lens.reader.names(range(self.candidates.vocabulary))
         for text, item in enumerate(self.items):
             check_ids(item, text)

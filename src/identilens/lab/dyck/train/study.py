@@ -80,16 +80,14 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
     def run(self, part: int) -> Output:
         """Train some seeds of one kind, and return their measures."""
         kind, seeds = self.parts[part]
-
-        def report(epoch: int, epochs: int, loss: float) -> None:
-            self.tell(f"{kind.name}: epoch {epoch} of {epochs}, loss {loss:.4f}")
-
         trained = train_models(
             DyckConfig(**kind.config),
             seeds,
             kind.training,
             device=self.settings.device,
-            progress=report,
+            progress=lambda epoch, epochs, loss: self.tell(
+                f"{kind.name}: epoch {epoch} of {epochs}, loss {loss:.4f}"
+            ),
         )
         if self.folder is not None:
             folder = self.folder / "models" / folder_name(kind.name)
