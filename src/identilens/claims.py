@@ -345,7 +345,7 @@ def source(
     """
     if not isinstance(direction, Tensor) or direction.ndim != 1 or not direction.isfinite().all():
         raise SettingError("direction", "as a tensor of d_model finite numbers", direction)
-    u = direction.detach().double().cpu()
+    u = direction.detach().cpu().double()
     return Claim(
         f"{'all keys' if key is None else _name(key)} → {name}",
         f"what {'all keys' if key is None else _name(key, repr)} adds to {name}",

@@ -215,8 +215,7 @@ def test_the_figures_of_the_draft(tmp_path):
     record = json.loads((tmp_path / "two" / "provenance.json").read_text())
     assert record["settings"]["length"] == 5
     assert "l = 0.4" in (tmp_path / "two" / "README.md").read_text(encoding="utf-8")
-    assert (tmp_path / "two" / "thresholds.png").is_file()
-    assert record["settings"]["learning_rate of the transformer"] == 1e-3
+    assert (tmp_path / "two" / "thresholds_lstm.png").is_file()
 
 
 @pytest.fixture(scope="module")

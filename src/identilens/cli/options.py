@@ -100,7 +100,7 @@ class TextOptions(Settings):
         encoding: Encoding of the file.
         pairs: Read sentence pairs: from two --column, two --text, or lines of a .txt with a tab between the sentences.
         limit: Read only the first texts, up to this number.
-        max_text_bytes: Largest size of the decompressed file, such as 512MiB; 4 GiB by default.
+        max_text_bytes: Largest size of all texts together, such as 512MiB; 4 GiB by default.
     """
 
     text: Annotated[Names, Parameter(alias="-t")] = ()

@@ -77,8 +77,7 @@ def compare_runs(
         more: Folders of further runs.
         out: HTML file to write, with charts; .html is added to a name without an ending. Default: no file.
         json: Print the table as JSON: of each run and measure the mean, the difference from the first run, its standard
-            error over texts (error), the standard deviation of the differences over layers and heads (spread), and how
-            many of these both runs have (places).
+            error over texts (error), and how many layers and heads both runs have (places).
     """
     results = [load_result(run) for run in (run_a, run_b, *more)]
     comparison = compare(*results)

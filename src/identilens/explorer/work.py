@@ -13,6 +13,7 @@ from identilens.charts.labels import visible_text
 from identilens.charts.packing import HeadSpace, packed_matrix
 from identilens.charts.viewer import TokenMap, viewer_data
 from identilens.errors import InputError
+from identilens.linalg.memory import wide
 from identilens.measures.attention.samplers import far_alternatives
 from identilens.measures.attention.simplex import total_variation
 from identilens.models.chats import typed_chat
@@ -364,7 +365,7 @@ def inverted(at: Measured, layer: int, noise: str, check: Check, tell: Tell) -> 
 
 
 def answered(at: Measured, check: Check, tell: Tell) -> dict[str, Any]:
-    """Return the tokens of the model's answer, marked by the segment of the prompt with most of their attention.
+    """Return prompt and answer, coloured by what the answer needs and is certain to attend to.
 
     The text is a prompt or a chat, see `typed_chat`.
 
@@ -382,8 +383,10 @@ def answered(at: Measured, check: Check, tell: Tell) -> dict[str, Any]:
 
 
 def _marked(result: Any) -> dict[str, str]:
-    [line] = result.token_lines()
-    return {"html": line.html(), "words": result.summary().text}
+    return {
+        "html": "".join(one.html() for one in result.token_lines()),
+        "words": result.summary().text,
+    }
 
 
 def given_up(check: Check, tell: Tell) -> Callable[[int, int, str], None]:
@@ -401,7 +404,7 @@ def _predictions(at: Measured, plain: ModelRun, run: ModelRun) -> dict[str, Any]
     if plain.logits is None or run.logits is None or at.answer.outcome != "prediction":
         return {}
     before, after = (
-        logits.double().reshape(-1, logits.shape[-1])[-1].softmax(-1)
+        wide(logits).reshape(-1, logits.shape[-1])[-1].softmax(-1)
         for logits in (plain.logits, run.logits)
     )
     tokens = before.topk(min(TOP, len(before))).indices.tolist()
@@ -422,9 +425,8 @@ def _predictions(at: Measured, plain: ModelRun, run: ModelRun) -> dict[str, Any]
 
 
 def _relative(before: Tensor, after: Tensor) -> float:
-    return float(
-        (after.double() - before.double()).norm() / before.double().norm().clamp_min(1e-300)
-    )
+    before = wide(before)
+    return float((wide(after) - before).norm() / before.norm().clamp_min(1e-300))
 
 
 def _map(lens: Lens, item: Item, head: Head) -> TokenMap:

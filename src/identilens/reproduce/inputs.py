@@ -128,6 +128,7 @@ def tuned_model(
     file = data / task / TRAINING
     record = repr((task, how.recorded(), load(model).digest, labelled(task, file)))
     folder = out / f"tuned-{task}-{hashlib.sha256(record.encode()).hexdigest()[:12]}"
-    if not folder.exists():
+    # Written last: a checkpoint that was cut off is made again.
+    if not (folder / "tokenizer_config.json").is_file():
         fine_tune(task, model, file, folder, how, progress)
     return folder

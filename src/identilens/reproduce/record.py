@@ -81,13 +81,13 @@ def write_reproduction(
     used = [f"- {name}: {markdown_text(value)}" for name, value in result.settings.items()]
     parts = [
         f"# {source}",
-        f"    identilens reproduce {name}",
+        f"    identilens reproduce {name}  # with the settings below",
         result.findings.strip(),
         "\n\n".join(f"![{path.stem}]({path.name})" for path in images),
         "## Settings",
         "\n".join(used),
         "Tables: " + ", ".join(f"[{table}.csv]({table}.csv)" for table in result.tables) + ".",
     ]
-    write_text(folder / "README.md", "\n\n".join(part for part in parts if part) + "\n")
+    write_text(folder / "README.md", "\n\n".join(filter(None, parts)) + "\n")
     record = provenance(name, Identity({"name": source}, []), result.settings)
     write_json(folder / "provenance.json", {**record, "finished": True})

@@ -45,21 +45,22 @@ class Manifest:
         content = self.file.read_bytes() if self.file.is_file() else b""
         # A line that was cut off by a crash counts for nothing.
         lines = content.decode("utf-8", "replace").split("\n")[:-1]
-        self.names: dict[str, None] = dict.fromkeys(lines)
+        # No file outside of the folder is a run's.
+        inside = (line for line in lines if ".." not in line)
+        self.names: dict[str, None] = dict.fromkeys(inside)
 
     def under(self, prefix: str) -> list[str]:
         """Return the names with a prefix, sorted."""
         return sorted(name for name in self.names if name.startswith(prefix))
 
-    def add(self, *names: str) -> None:
-        """List further names."""
-        new = [name for name in names if name not in self.names]
-        if new:
+    def add(self, name: str) -> None:
+        """List a further name."""
+        if name not in self.names:
             with self.file.open("ab+") as stream:
                 stream.seek(0)
                 stream.truncate(stream.read().rfind(b"\n") + 1)
-                stream.write("".join(f"{name}\n" for name in new).encode())
-            self.names |= dict.fromkeys(new)
+                stream.write(f"{name}\n".encode())
+            self.names[name] = None
 
     def remove(self, prefix: str = "", keep: Collection[str] = ()) -> None:
         """Remove the run's files whose names have a prefix, and folders that are then empty.
@@ -90,6 +91,7 @@ class Manifest:
         self.names = dict.fromkeys(present)
         # Always the same name: a process that is killed here may have finished its run.
         temporary = self.root / f".{MANIFEST}{TEMPORARY}"
+        temporary.unlink(missing_ok=True)
         temporary.write_text("".join(f"{name}\n" for name in present), encoding="utf-8")
         temporary.replace(self.file)
 

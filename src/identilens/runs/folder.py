@@ -137,12 +137,12 @@ class RunFolder:
         self._stack.close()
 
     def has(self, part: int) -> bool:
-        """Return whether a part is complete."""
-        try:
-            Output.read(self._part(part))
-        except OutputFolderError:
-            return False
-        return True
+        """Return whether a part of this run is complete."""
+        file = self._part(part)
+        with suppress(OutputFolderError):
+            Output.read(file)
+            return f"{_PARTS}{file.name}" in self.manifest.names
+        return False
 
     def write_part(self, part: int, content: bytes) -> None:
         """Write the output of one part, as `Output.content` returns it."""
@@ -198,6 +198,8 @@ class RunFolder:
         self.manifest.remove_unfinished()
         if new:
             self.manifest.remove(keep=(PROVENANCE,))
+            # What could not be removed, such as behind a link, belongs to no run.
+            self.manifest.names = {}
             self.manifest.file.touch()
         with recording(self.manifest):
             write_json(self.path / PROVENANCE, {**self.record, "finished": False})

@@ -40,7 +40,7 @@ class Request:
     ) -> "Request":
         """Return the request of a study with inputs given in Python and settings by name."""
         options: dict[str, Any] = {}
-        lost = ["further inputs"] if len(inputs) > len(names) else []
+        lost: list[str] = []
         for name, value in zip(names, inputs, strict=False):
             spelled = getattr(value, "load_options", None)
             if name == "texts":

@@ -20,9 +20,6 @@ from identilens.runs.lines import (
 )
 from identilens.runs.settings import Names, coerce
 
-_LONGEST_TEXT = 2**20
-"""Largest number of characters in a text that is not cut."""
-
 _PER_TOKEN = 256
 """Characters that are kept of a text for each token that it will be cut to: far more than any word has."""
 
@@ -118,8 +115,11 @@ def read_texts(
         options = {"encoding": encoding, "pairs": pairs, "limit": limit, "max_text_bytes": most}
         read.load_options = {"file": file, "column": columns, **options}
         return read
-    if not isinstance(source, Iterable) or isinstance(source, Mapping | bytes):
-        raise InputError(f"expected a file, a data set or texts; got {type(source).__name__}.")
+    other = hasattr(type(source), "columns") or isinstance(source, Mapping | bytes)
+    if other or not isinstance(source, Iterable):
+        raise InputError(
+            f"expected a file, a data set or a list of texts; got {type(source).__name__}."
+        )
     texts = _given(source, columns or ["text"], max_length)
     if pairs and not columns:
         single = list(islice(texts, limit and 2 * limit))
@@ -168,11 +168,6 @@ def _texts(rows: Rows, columns: Sequence[str], max_length: int | None) -> Iterat
                 )
             if max_length is not None:
                 text = text[: max(2**16, _PER_TOKEN * max_length)]
-            elif len(text) > _LONGEST_TEXT:
-                raise InputError(
-                    f"{position}: the text has {len(text):,} characters; no model reads more than {_LONGEST_TEXT:,}. "
-                    "Pass max_length=... to cut it, or split it."
-                )
             texts.append(text)
         yield texts[0] if len(texts) == 1 else tuple(texts)
 
@@ -243,7 +238,7 @@ def _separated_rows(lines: Iterable[tuple[str, str]], file: Path, kind: str) -> 
 
 def _table_rows(file: Path, columns: Sequence[str]) -> Rows:
     try:
-        lazy = _TABLES[file.suffix](file, glob=False)
+        lazy = _TABLES[kind_of(file)](file, glob=False)
         names = list(lazy.collect_schema())
         if not {*columns} <= {*names}:
             raise InputError(

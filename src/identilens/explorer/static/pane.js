@@ -354,7 +354,7 @@ class Pane {
     this.marked(await this.one("needed", { ...this.at(), answer: this.answer.value }, "running the model without each token"));
   }
 
-  // The answer's tokens, each marked by the segment of the prompt with most of its attention.
+  // Prompt and answer, coloured by what the answer needs and is certain to attend to.
   async answered() {
     this.marked(await this.one("answered", { held: this.held }, "answering", ({ progress, note }) => { if (note) this.busy(note, progress); }));
   }

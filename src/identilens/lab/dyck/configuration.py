@@ -58,12 +58,12 @@ class DyckConfig(PreTrainedConfig):
                 f"expected heads that divide the hidden size {self.hidden_size}, got {self.num_attention_heads}; "
                 "choose another number of heads"
             )
-        if self.block == "minimal" and (
-            self.first_layer == "learned" or self.num_hidden_layers > 1
-        ):
+        learned = self.first_layer == "learned"
+        minimal = self.block == "minimal" and (learned or self.num_hidden_layers > 1)
+        if minimal or not (learned or self.positions == "none"):
             raise InputError(
-                "the minimal block is one attention layer after a minimal first layer; choose first_layer one-hot, "
-                "type-depth or angle, and one layer"
+                "the minimal block is one attention layer after a minimal first layer, which has no positions "
+                "(Assumption 1); choose first_layer one-hot, type-depth or angle, positions none and one layer"
             )
         if self.embedding_size > self.hidden_size:
             raise InputError(

@@ -1,7 +1,7 @@
 """Reading a task's texts and labels from files, and its parts, divided as in the paper."""
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -16,7 +16,7 @@ from identilens.runs.lines import kind_of, read_lines
 Part = Literal["train", "validation", "test"]
 Text = str | tuple[str, ...]
 
-_Row = tuple[str | None, list[str | None]]
+_Row = tuple[str | None, Sequence[str | None]]
 """The label of a row, and the pieces of its text."""
 _FILES = {"train": ("train",), "validation": ("dev", "valid", "validation"), "test": ("test",)}
 VALIDATION_SHARE = 0.3
@@ -88,9 +88,9 @@ def _tsv(task: Task, lines: Iterable[str]) -> Iterator[_Row]:
 
 
 def _csv(lines: Iterable[str]) -> Iterator[_Row]:
-    for label, *cells in csv.reader(lines):
+    for label, *cells in filter(None, csv.reader(lines)):
         texts = [cell.replace("\\n", " ").replace('\\"', '"').replace("\\", " ") for cell in cells]
-        yield label.strip(), [*texts]
+        yield label.strip(), texts
 
 
 def splits_of(settings: EncoderSettings) -> Splits:

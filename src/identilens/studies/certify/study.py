@@ -36,10 +36,6 @@ _SOURCES = 1_024
 """Positions whose sources are in memory."""
 
 
-MOST_LIKELY = "most likely"
-"""Stands for the token that the model finds most likely."""
-
-
 class CertifyStudy(RowStudy[CertifySettings, Certainty]):
     """Say for each attention weight whether the output determines it, and how much of the output its key brings.
 
@@ -193,7 +189,7 @@ def read_source(
     """
     stream = read_stream(lens, item, query)
     likely = int(stream.logits.argmax())
-    tokens = [likely if one == MOST_LIKELY else token_of(lens, one) for one in requested]
+    tokens = [likely if one == "most likely" else token_of(lens, one) for one in requested]
     names = token_names(lens.tokenizer, tokens) if lens.tokenizer else map(str, tokens)
     name = " − ".join(map(repr, names))
     directions = [stream.direction(one)[0] for one in tokens]

@@ -1,8 +1,6 @@
 """Training of Dyck transformers, and measures of them (Wen et al. 2023, section 4, B.1, D)."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 
 from identilens.lab.dyck.configuration import DyckConfig
@@ -62,10 +60,7 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
 
     def identity(self) -> Identity:
         """Return the kinds of models and their training."""
-        described = [
-            json.dumps({"name": kind.name, "config": kind.config} | asdict(kind.training))
-            for kind in self.kinds
-        ]
+        described = list(map(repr, self.kinds))
         model = {"name": "Dyck transformers", "device": self.settings.device}
         return Identity(model, described, {"settings": described})
 
