@@ -13,7 +13,6 @@ from identilens.charts.labels import visible_text
 from identilens.charts.packing import HeadSpace, packed_matrix
 from identilens.charts.viewer import TokenMap, viewer_data
 from identilens.errors import InputError
-from identilens.linalg.memory import wide
 from identilens.measures.attention.samplers import far_alternatives
 from identilens.measures.attention.simplex import total_variation
 from identilens.models.chats import typed_chat
@@ -404,7 +403,7 @@ def _predictions(at: Measured, plain: ModelRun, run: ModelRun) -> dict[str, Any]
     if plain.logits is None or run.logits is None or at.answer.outcome != "prediction":
         return {}
     before, after = (
-        wide(logits).reshape(-1, logits.shape[-1])[-1].softmax(-1)
+        logits.cpu().double().reshape(-1, logits.shape[-1])[-1].softmax(-1)
         for logits in (plain.logits, run.logits)
     )
     tokens = before.topk(min(TOP, len(before))).indices.tolist()
@@ -420,13 +419,16 @@ def _predictions(at: Measured, plain: ModelRun, run: ModelRun) -> dict[str, Any]
         {"token": visible_text(name), "before": float(before[one]), "after": float(after[one])}
         for name, one in zip(names, tokens, strict=True)
     ]
-    largest = float((after - before).abs().max())
-    return {"next": rows, "largest": largest, "logits_change": _relative(plain.logits, run.logits)}
+    return {
+        "next": rows,
+        "largest": float((after - before).abs().max()),
+        "logits_change": _relative(plain.logits, run.logits),
+    }
 
 
 def _relative(before: Tensor, after: Tensor) -> float:
-    before = wide(before)
-    return float((wide(after) - before).norm() / before.norm().clamp_min(1e-300))
+    before = before.cpu().double()
+    return float((after.cpu() - before).norm() / before.norm().clamp_min(1e-300))
 
 
 def _map(lens: Lens, item: Item, head: Head) -> TokenMap:
