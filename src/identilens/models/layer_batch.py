@@ -80,7 +80,8 @@ class LayerBatch(Layer):
         """Yield the rows of all heads."""
         for rows in self.projector.steps(self.n_query):
             calls = [call.rows(rows) for call in self.calls]
-            outputs, weights = map(torch.cat, zip(*(call.attend() for call in calls), strict=True))
+            attended = zip(*(call.attend() for call in calls), strict=True)
+            outputs, weights = (near(torch.cat(one)) for one in attended)
             if weights.dtype in HALF:
                 # Computed again from Q and K where that is possible.
                 call, bias = calls[0], None
@@ -101,7 +102,7 @@ class LayerBatch(Layer):
             outputs = wide(outputs.transpose(1, 2))
             if self._bias is not None:
                 outputs = outputs - wide(weights).sum(-1, keepdim=True) * self._bias
-            yield Block(rows, near(weights).flatten(0, 1), (outputs @ self._lower).flatten(0, 1))
+            yield Block(rows, weights.flatten(0, 1), (outputs @ self._lower).flatten(0, 1))
 
     def rows(self, layer: int, queries: Sequence[int]) -> tuple[CapturedLayer, ProjectedValues]:
         """Return some rows of a layer on the one text, and the values that their weights mix: with their bias.

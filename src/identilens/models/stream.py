@@ -1,6 +1,5 @@
 """The residual stream at one position, to which heads add, and how the logits read it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -27,7 +26,6 @@ class Stream:
     """The last hidden state at one position, h = embedding + Σ attention + Σ feed-forward, as the logits read it.
 
     Attributes:
-        layers: The attention of each layer, with the weights of the position.
         scale: g of the final norm with its scale frozen: its output is g ∘ (h − mean), or g ∘ h, plus its shift.
         centred: Whether the norm subtracts the mean.
         shift: The shift of the norm.
@@ -35,7 +33,6 @@ class Stream:
         logits: The model's logits at the position.
     """
 
-    layers: Sequence[CapturedLayer]
     scale: Vector
     centred: bool
     shift: Vector
@@ -101,7 +98,7 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     frozen = _frozen(norms[-1], last, writes[norms[-1]], limit) if norms else None
     if frozen is None:
         raise _unsupported(lens, "its logits do not read a norm of the last hidden state")
-    stream = Stream(heads.layers[0], *frozen, unembedding, logits)
+    stream = Stream(*frozen, unembedding, logits)
     token = int(logits.argmax())
     u, besides = stream.direction(token)
     if abs(float(last @ u) + besides - float(logits[token])) > limit * float(logits.abs().max()):
