@@ -17,7 +17,7 @@ from torch import Tensor
 
 from identilens.errors import InputError, SettingError
 from identilens.measures.attention.detectors import PATTERNS, pattern_keys
-from identilens.measures.attention.row_solver import ORDER_MARGIN
+from identilens.measures.attention.row_programs import ORDER_MARGIN
 from identilens.models.chats import read_place
 from identilens.models.heads import Head
 from identilens.models.spelling import Spelling

@@ -31,7 +31,7 @@ from identilens.studies.alternatives.answers import LARGEST, Aim, in_row, keep_a
 from identilens.studies.answer.study import answer
 from identilens.studies.audit.maps import RULES
 from identilens.studies.certify.result import OUTCOMES
-from identilens.studies.certify.rows import certified_row
+from identilens.studies.certify.rows import certified_rows
 from identilens.studies.faithfulness.decisions import decide, token_needs
 from identilens.studies.faithfulness.result import decision_line
 from identilens.studies.head_views import size_in_words
@@ -148,10 +148,12 @@ def proven_row(
     )
     [read] = tolerances([tolerance], stays, "float32")
     # A page shows no radius.
-    radii = torch.full((2, 1), torch.nan)
-    tokens, allowed = " " * len(head.keys), kept.allowed(read)
-    row = certified_row(kept, tokens, allowed, radii=radii)
-    exact = certified_row(kept, tokens, radii=radii) if stays == "head" and allowed else row
+    told = {"tokens": " " * len(head.keys), "radii": [torch.full((2, 1), torch.nan)]}
+    allowed = kept.allowed(read)
+    [row] = certified_rows([kept], allowed=[allowed], **told)
+    exact = row
+    if stays == "head" and allowed:
+        [exact] = certified_rows([kept], allowed=[0.0], **told)
     words = f"{OUTCOMES[stays].removesuffix(',')}, {outcomes.exactness(read.name, stays)}"
     if kept.effect is not None:
         words += f", to first order (without this row, the {outcomes.changed(at.answer.outcome, kept.effect)})"

@@ -29,20 +29,22 @@ class Columns:
     rows: int
 
     @cached_property
-    def _parts(self) -> tuple[Float[Tensor, "row key r"], Float[Tensor, "row_r rho"]]:
+    def _parts(self) -> tuple[Float[Tensor, "*head row key r"], Float[Tensor, "*head row_r rho"]]:
         """Orthonormal bases of the rows' parts of B, and B's coordinates in them."""
-        left, sigma, right = svd(self.kept.unflatten(0, (self.rows, -1)))
-        most = int((sigma > _ABSENT).sum(1).max())
-        return left[..., :most], (sigma[:, :most, None] * right[:, :most]).flatten(0, 1)
+        left, sigma, right = svd(self.kept.unflatten(-2, (self.rows, -1)))
+        most = int((sigma > _ABSENT).sum(-1).max())
+        parts = sigma[..., :most, None] * right[..., :most, :]
+        return left[..., :most], parts.flatten(-3, -2)
 
     @cached_property
-    def frame(self) -> Float[Tensor, "rho rho"]:
+    def frame(self) -> Float[Tensor, "*head rho rho"]:
         """The coordinates of `gram`: where B spans the rows' parts of it, those in which its blocks are the rows'."""
         return self._parts[1] if self._apart else torch.eye(self.kept.shape[-1]).to(self.kept)
 
     @cached_property
     def _apart(self) -> bool:
-        return self.rows > 1 and len(self._parts[1]) == self.kept.shape[-1]
+        full = bool((self.kept != 0).any(-2).all())
+        return self.rows > 1 and full and self._parts[1].shape[-2] == self.kept.shape[-1]
 
     @cached_property
     def _pairs(self) -> Tensor:
@@ -59,10 +61,12 @@ class Columns:
         rho = self.kept.shape[-1]
         if self._apart:
             bases, _ = self._parts
-            parts = (bases * ratio.unflatten(1, bases.shape[:2])[..., None]).mT @ bases
-            blocks = ratio.new_zeros(len(ratio), *bases.shape[::2], *bases.shape[::2])
-            blocks.diagonal(dim1=1, dim2=3).copy_(parts.permute(0, 2, 3, 1))
-            return blocks.flatten(3).flatten(1, 2)
+            bases = bases[..., None, :, :, :]
+            rows, keys, rank = bases.shape[-3:]
+            parts = (bases * ratio.unflatten(-1, (rows, keys))[..., None]).mT @ bases
+            blocks = ratio.new_zeros(*ratio.shape[:-1], rows, rank, rows, rank)
+            blocks.diagonal(dim1=-4, dim2=-2).copy_(parts.movedim(-3, -1))
+            return blocks.flatten(-2).flatten(-3, -2)
         if 8 * self.kept.numel() * rho > budget_on(self.kept.device) // 8:
             each = self.kept[..., None, :, :]
             equations = (each * ratio[..., None]).mT @ each

@@ -130,8 +130,6 @@ class SharedPrograms:
         """
 
         def solve(costs: Tensor, rows: Tensor, reach: Tensor) -> tuple[Tensor, ...]:
-            # Hidden keys have a cost and no part in anything else.
-            costs = costs.masked_fill(self._hidden, 1.0)
             points, multipliers = self._interior(_CLOSE, costs, rows @ self.kept, reach)
             points = self._corrected(points.masked_fill(self._hidden, 0.0), rows, reach)
             points = self.within(points, rows, reach)
@@ -220,6 +218,8 @@ class SharedPrograms:
         *heads, keys, rho = self.kept.shape
         if reach is None:
             reach = self.kept.new_zeros(*costs.shape[:-1], rho)
+        # Hidden keys have a cost and no part in anything else.
+        costs = costs.masked_fill(self._hidden, 1.0)
         each = 8 * prod(heads) * (2 * rho * rho + 8 * keys)
         programs = blocks(max(costs.shape[-2], 1), each, costs.device)
         parts = [solve(*(one[..., part, :] for one in (costs, rows, reach))) for part in programs]
@@ -258,7 +258,7 @@ class SharedPrograms:
         (1, u) with xᵀB = right + reach ∘ u is in a second-order cone, and so is its multiplier z = (z_0, reach ∘ y).
         """
         x, y, s = _start(costs, right, self.kept)
-        axes = self._columns.frame * reach[..., None, :]
+        axes = self._columns.frame[..., None, :, :] * reach[..., None, :]
         ellipsoid = axes @ axes.mT
         u, z = (
             torch.zeros_like(y),

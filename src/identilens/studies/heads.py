@@ -2,7 +2,6 @@
 
 import re
 import warnings
-from abc import abstractmethod
 from array import array
 from bisect import bisect, bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any, TypeVar
 import polars as pl
 
 from identilens.charts.labels import shortened
-from identilens.errors import InputError, SettingError
+from identilens.errors import InputError
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.layout import Site, chosen_heads
@@ -29,13 +28,10 @@ from identilens.runs.settings import Kind, parse_numbers
 from identilens.runs.study import Output, R, S, Study
 from identilens.runs.tables import Columns, Row
 from identilens.studies.items import Items, read_items
-from identilens.studies.settings import HeadSettings, RowSettings
+from identilens.studies.settings import HeadSettings
 
 _LISTED = 60
 """Characters of the list of texts in a warning."""
-
-_ROWS = 8
-"""Rows in one part: what an interruption can cost."""
 
 _TEXTS = 4
 """Texts whose parts are in memory."""
@@ -213,58 +209,6 @@ class HeadStudy(TextStudy[S, R]):
     def sizes(self) -> Sequence[int]:
         """Return one head for each part."""
         return [1] * len(self.heads.parts)
-
-
-W = TypeVar("W", bound=RowSettings)
-
-
-class RowStudy(HeadStudy[W, R]):
-    """A study of single rows of the attention of heads, a few of one head a part.
-
-    A head is read once for all of its parts.
-    """
-
-    unit = "rows"
-    parts: Sequence[tuple[Place, list[int]]]
-
-    def __init__(self, lens: Lens, texts: Any, settings: W) -> None:
-        super().__init__(lens, texts, settings)
-        self._read: tuple[Place, Head] | None = None
-
-        def of_text(text: int) -> list[tuple[Place, list[int]]]:
-            places = self.heads.places(text)
-            # Heads of a layer have the same queries, which may take a run of the model to know.
-            layers = {place.site: place for place in places}
-            rows = {
-                site: self.heads.requested(place, settings.queries)
-                for site, place in layers.items()
-            }
-            return [
-                (place, rows[place.site][at : at + _ROWS])
-                for place in places
-                for at in range(0, len(rows[place.site]), _ROWS)
-            ]
-
-        self.parts = PartsByText(len(self.heads.items), of_text)
-        if not self.parts:
-            raise SettingError("queries", "to be rows of the chosen heads", settings.queries)
-
-    def sizes(self) -> Sequence[int]:
-        """Return the rows of each part."""
-        return [len(rows) for _, rows in self.parts]
-
-    def run(self, part: int) -> Output:
-        """Return the tables of some rows of one head."""
-        place, queries = self.parts[part]
-        if self._read is None or self._read[0] is not place:
-            asked = self.settings.queries
-            rows = None if asked is None else self.heads.requested(place, asked)
-            self._read = place, self.heads.read(place, rows)
-        return self.output(place, self._read[1], queries)
-
-    @abstractmethod
-    def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
-        """Return the tables of some rows of a head."""
 
 
 def joined(schema: Mapping[str, Columns], outputs: Iterable[Output]) -> Output:

@@ -17,7 +17,7 @@ from identilens.linalg import FLOAT32_EPS, HeadValues, ProjectedValues, SimplexS
 from identilens.linalg.memory import wide
 from identilens.linalg.simplex import joint_space
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.row_solver import RowSolver, row_and_space
+from identilens.measures.attention.row_programs import RowPrograms, row_and_space
 from identilens.models.chats import SO_FAR, TEMPLATE
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
@@ -119,10 +119,6 @@ class KeptOutcome:
             return tolerance.size
         return tolerance.size * self.effect
 
-    def solver(self, allowed: float) -> RowSolver:
-        """Return the programs over the alternatives that change the outcome by at most so much; see `RowSolver`."""
-        return RowSolver(self.row, self.space, self.length(allowed), self.own)
-
     def length(self, allowed: float) -> float:
         """Return the length of a change of the mixture that changes the outcome by so much, to first order."""
         if self.answer is not None and self.answer.outcome == "prediction":
@@ -134,6 +130,13 @@ class KeptOutcome:
         if self.answer is not None and self.answer.outcome == "prediction":
             return length.square()
         return length / max(self.scale, torch.finfo(torch.float64).tiny)
+
+
+def row_programs(rows: Sequence[KeptOutcome], allowed: Sequence[float]) -> RowPrograms:
+    """Return the programs over the alternatives of rows that change the outcome of each by at most so much."""
+    lengths = [one.length(change) for one, change in zip(rows, allowed, strict=True)]
+    own = [one.own for one in rows]
+    return RowPrograms.of([one.row for one in rows], [one.space for one in rows], lengths, own)
 
 
 def of_head(

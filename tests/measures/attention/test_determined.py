@@ -28,7 +28,7 @@ from identilens.measures.attention import (
     simplex_space,
 )
 from identilens.measures.attention.determined import certain_weights
-from identilens.measures.attention.row_solver import RowSolver
+from identilens.measures.attention.row_programs import RowPrograms
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 
@@ -167,13 +167,13 @@ def test_no_end_is_beyond_what_signs_and_the_sum_prove(huge):
     T = normals(generator, 24, 3) * 1e-6
     row = normals(generator, 24).softmax(0)
     space = ProjectedValues.of(T).simplex_space()
-    solver = RowSolver(row, space, huge)
-    ends = solver.ends()
+    programs = RowPrograms.of([row], [space], [huge])
+    ends = programs.ends()
     assert (ends.lo >= 0).all()
     assert (ends.hi <= 1).all()
     assert ends.gap <= 1
     costs = normals(generator, 5, 24)
-    assert (solver.optima(costs).bounds >= costs.amin(1) - 1e-12).all()
-    certificate = solver.certificate(costs[0])
+    assert (programs.optima(costs[None]).bounds >= costs.amin(1) - 1e-12).all()
+    certificate = programs.certificate(0, costs[0])
     assert certificate.holds
     assert certificate.ends[0] >= costs[0].min() - 1e-12

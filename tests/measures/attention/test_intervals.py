@@ -22,7 +22,7 @@ from identilens.measures.attention.intervals import (
     attention_intervals,
     certify_row,
 )
-from identilens.measures.attention.row_solver import RowSolver
+from identilens.measures.attention.row_programs import RowPrograms
 from identilens.measures.attention.simplex import simplex_space
 
 
@@ -79,35 +79,35 @@ def test_ends_and_order_equal_scipy_one_by_one(seed, n, d, sharpness, masked):
 def test_a_long_rows_programs_run_in_parts(tolerance, monkeypatch):
     row, T = random_row(5, 40, 6, 1.0)
     whole = certify_row(row, T, tolerance=tolerance)
-    solver = RowSolver(row, ProjectedValues.of(T).simplex_space(None))
-    before = solver.ends()
-    monkeypatch.setattr("identilens.measures.attention.row_solver.NUMBERS", 3 * 40)
+    programs = RowPrograms.of([row], [simplex_space(T)], [0.0])
+    before = programs.ends()
+    monkeypatch.setattr("identilens.measures.attention.row_programs.NUMBERS", 3 * 40)
     found = certify_row(row, T, tolerance=tolerance)
     for name in ("lo", "hi"):
         one, other = (getattr(each.intervals, name) for each in (whole, found))
         assert_close(one, other, atol=1e-7, rtol=0)
     assert found.top == whole.top
     assert torch.equal(found.above, whole.above)
-    assert len(solver.ends().met) <= 13 < len(before.met)
+    assert programs.ends().met.shape[1] <= 13 < before.met.shape[1]
 
 
 def test_lengths_and_the_farthest_alternative():
     row, T = random_row(5, 8, 3, 1.0)
-    solver = RowSolver(row, simplex_space(T), among=torch.arange(8) < 4)
+    programs = RowPrograms.of([row], [simplex_space(T)], [0.0], [torch.arange(8) < 4])
     point = row.flip(0)
     expected = torch.linalg.vector_norm((point - row) @ T)
-    assert_close(solver.length(point), expected)
-    ends = solver.ends()
-    moved = [float((row - met).clamp_min(0)[:4].sum()) for met in ends.met]
+    assert_close(programs.length(point[None]), expected[None])
+    ends = programs.ends()
+    moved = [float((row - met).clamp_min(0)[:4].sum()) for met in ends.met[0]]
     assert max(moved) > 0.01
-    assert torch.equal(solver.farthest(ends), ends.met[int(np.argmax(moved))])
+    assert torch.equal(programs.farthest(ends)[0], ends.met[0, int(np.argmax(moved))])
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_radius_is_where_a_cone_program_reaches_the_limit(seed):
     row, T = random_row(seed, 10, 3, 1.0)
     start = 0.02
-    solver = RowSolver(row, simplex_space(T), start)
+    programs, first = RowPrograms.of([row], [simplex_space(T)], [start]), torch.tensor([0])
     costs = normals(seeded(seed), 4, 10)
     costs[2] = costs[2].abs()
     costs *= torch.tensor([1, 100, 1, 1]).double()[:, None]
@@ -115,25 +115,26 @@ def test_a_radius_is_where_a_cone_program_reaches_the_limit(seed):
     limits = torch.stack([torch.tensor(by_clarabel(c, row, T, start)) for c in costs]) - below
     # Signs and sums alone prove this one for any length.
     limits[2] = 0.5 * costs[2].min()
-    found = solver.radius(costs, limits)
+    [found] = programs.radius(costs[None], limits[None], first)
     assert found[2] == torch.inf
     for which in (0, 1, 3):
         reached = by_clarabel(costs[which], row, T, float(found[which]))
         assert limits[which] - 1e-7 <= reached <= limits[which] + 0.05 * below[which]
         assert found[which] > start
-    assert solver.radius(costs[:1], limits[:1] + 1.0).tolist() == [start], "not reached"
+    beyond = programs.radius(costs[None, :1], limits[None, :1] + 1.0, first)
+    assert beyond.tolist() == [[start]], "not reached"
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_a_proposal_is_the_least_cost_within_what_is_left_of_the_length(seed):
     row, T = random_row(seed, 10, 3, 1.0)
     cost = normals(seeded(seed), 10)
-    solver = RowSolver(row, simplex_space(T), 0.1)
-    found = solver.proposal(cost, 0 * row, 0.06)
+    programs = RowPrograms.of([row], [simplex_space(T)], [0.1])
+    found = programs.proposal(cost, 0 * row, 0.06)
     assert float(cost @ found) == pytest.approx(by_clarabel(cost, row, T, 0.08), abs=1e-5)
     # The square of the length is to rise by twice the slope.
     slope = T @ doubles([0.05, -0.02, 0.03])
-    found = solver.proposal(cost, slope, 0.06)
+    found = programs.proposal(cost, slope, 0.06)
     change = found - row
     assert float(change.sum()) == pytest.approx(0, abs=1e-7)
     square = float((change @ T).square().sum() + 2 * slope @ change)

@@ -18,7 +18,7 @@ from identilens.errors import InputError, SettingError
 from identilens.models.lens import Lens
 from identilens.models.stream import read_stream
 from identilens.studies.certify.certificates import CertificateFile
-from identilens.studies.certify.rows import certified_row
+from identilens.studies.certify.rows import certified_rows
 from identilens.studies.outcomes import of_head
 
 TEXT = (
@@ -111,7 +111,8 @@ def test_the_ends_are_those_of_linear_programs(seed, masked):
     claims = {Claim.read("a > b"): counted, Claim.read("c"): counted.clamp_min(0)}
     keys = slice(0, 9 if masked else 12)
     kept = kept_basis(T[keys])
-    made = certified_row(of_head(row, T, visible), "abcdefghijkl", claims=claims, certificates=True)
+    kept_row = of_head(row, T, visible)
+    [made] = certified_rows([kept_row], "abcdefghijkl", [0.0], [claims], certificates=True)
     for columns, certificate, (claim, coefficients) in zip(
         made.functionals[-2:], made.certificates, claims.items(), strict=True
     ):

@@ -22,9 +22,9 @@ from identilens.studies.certify.rows import (
     SCHEMA,
     VERDICTS,
     WITHIN,
-    certified_row,
+    certified_rows,
 )
-from identilens.studies.outcomes import changed, of_answer, of_head, of_layer
+from identilens.studies.outcomes import changed, of_answer, of_head, of_layer, of_row, row_programs
 from identilens.studies.settings import tolerances
 
 IDS = {"input_ids": torch.arange(5, 21)[None]}
@@ -87,6 +87,10 @@ def test_a_derivative_that_does_not_fit_is_refused(decoder, monkeypatch):
     assert found.rows["effect"].item() > 0
 
 
+def ends_of(kept, allowed):
+    return row_programs([kept], [allowed]).ends()
+
+
 def test_the_layer_equals_one_plain_program_over_all_heads(decoder):
     item = decoder.read(IDS)[0]
     heads = list(read_layer(decoder, item, 0).heads)
@@ -97,27 +101,58 @@ def test_the_layer_equals_one_plain_program_over_all_heads(decoder):
     row = torch.cat([one.attention[query, :seen] for one in heads])
     blocks = torch.arange(len(heads)).repeat_interleave(seen)
     allowed = 0.02 * float(torch.linalg.norm(row @ values))
-    ends = kept.solver(0.02).ends()
+    ends = ends_of(kept, 0.02)
     for place in range(head * seen, (head + 1) * seen, 3):
         unit = torch.eye(len(row)).double()[place]
         least, most = (
             sign * by_clarabel(sign * unit, row, values, allowed, blocks) for sign in (1, -1)
         )
-        assert float(ends.lo[place]) == pytest.approx(least, abs=1e-6)
-        assert float(ends.hi[place]) == pytest.approx(most, abs=1e-6)
+        assert float(ends.lo[0, place]) == pytest.approx(least, abs=1e-6)
+        assert float(ends.hi[0, place]) == pytest.approx(most, abs=1e-6)
     # Without a tolerance the sets are the heads' own: the stacked output projections have full rank.
     exact = idl.certify(decoder, IDS, layers=0, heads=head, queries=query, tolerance=0).table
-    nearly = kept.solver(1e-9).ends()
+    nearly = ends_of(kept, 1e-9)
     for name in ("lo", "hi"):
-        own = getattr(nearly, name)[head * seen : (head + 1) * seen].tolist()
+        own = getattr(nearly, name)[0, head * seen : (head + 1) * seen].tolist()
         assert own == pytest.approx(exact[name].to_list(), abs=1e-5)
     with pytest.raises(SettingError, match="output"):
         idl.certify(decoder, IDS, layers=0, heads=0, queries=2, outcome="layer", tolerance=0)
     settings = {"layers": 0, "heads": head, "queries": query, "outcome": "layer", "tolerance": 0.02}
     found = idl.certify(decoder, IDS, **settings)
-    own = ends.hi[head * seen : (head + 1) * seen].tolist()
+    own = ends.hi[0, head * seen : (head + 1) * seen].tolist()
     assert found.table["hi"].to_list() == pytest.approx(own)
     assert found.rows["gap"].item() <= 1e-4
+
+
+@pytest.mark.parametrize(("of", "allowed"), [("head", 0.0), ("head", 0.02), ("layer", 0.02)])
+def test_rows_together_equal_rows_alone(decoder, of, allowed):
+    """Rows of several heads that see 1 to 14 keys, of full and of lower rank."""
+    heads = list(read_layer(decoder, decoder.read(IDS)[0], 0).heads)
+    places = [(head, query) for head in (0, 3) for query in (0, 4, 13)]
+    rows = [
+        of_row(heads[head], query) if of == "head" else of_layer(heads, head, query)
+        for head, query in places
+    ]
+    claims = [
+        {idl.claims.weight(0): torch.eye(16)[0]}
+        | ({idl.claims.weight(1): torch.eye(16)[1]} if query else {})
+        for _, query in places
+    ]
+    changes = [allowed * (1 + number) for number in range(len(rows))]
+    together = certified_rows(rows, "a" * 16, changes, claims, certificates=True)
+    for number, found in enumerate(together):
+        given = [rows[number]], "a" * 16, [changes[number]], [claims[number]]
+        [alone] = certified_rows(*given, certificates=True)
+        for one, other in zip(
+            [*found.functionals, found.row], [*alone.functionals, alone.row], strict=True
+        ):
+            assert one.keys() == other.keys()
+            for name in one.keys() - {"gap"}:
+                tolerances = {"rel": 0.05, "abs": 1e-6} if isinstance(one[name], float) else {}
+                assert one[name] == (
+                    pytest.approx(other[name], **tolerances) if tolerances else other[name]
+                ), name
+        assert all(certificate.holds for certificate in found.certificates)
 
 
 def test_heads_trade_within_a_layer(decoder):
@@ -153,9 +188,9 @@ def test_of_answer_needs_no_effect_where_the_row_comes_later(decoder):
     head = read_head(decoder, item, 0, 0)
     kept = of_answer(answer, head, 9)
     assert kept.effect == pytest.approx(0, abs=1e-12)
-    ends = kept.solver(0.0).ends()
-    assert ends.lo.tolist() == pytest.approx([0.0] * 10, abs=1e-9)
-    assert ends.hi.tolist() == pytest.approx([1.0] * 10, abs=1e-9)
+    ends = ends_of(kept, 0.0)
+    assert ends.lo[0].tolist() == pytest.approx([0.0] * 10, abs=1e-9)
+    assert ends.hi[0].tolist() == pytest.approx([1.0] * 10, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +218,7 @@ def row_of(seed=0, n=12, d_v=7):
 
 def columns(kept):
     """The columns of the weights of a row."""
-    return certified_row(kept, "abcdefghijklmn").columns
+    return certified_rows([kept], "abcdefghijklmn", [0.0])[0].columns
 
 
 def verdicts(weights, T):

@@ -15,10 +15,11 @@ from identilens.linalg.interior import Optima, SharedPrograms
 from identilens.linalg.memory import blocks
 from identilens.linalg.simplex import row_space
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.row_solver import (
+from identilens.measures.attention.row_programs import (
     ALMOST_ZERO,
     allowed_change,
     movable_keys,
+    optima_of,
     solver_of,
 )
 
@@ -108,31 +109,6 @@ def certain_weights(
     return lower
 
 
-def optima_of(
-    space: SimplexSpace,
-    inside: Seen,
-    costs: Float[Tensor, "head row program key"],
-    allowed: Float[Tensor, "head row"],
-) -> tuple[Float[Tensor, "head row program"], Float[Tensor, "head row program key"]]:
-    """Return proven least values of costs over all alternatives of rows, and alternatives that come near.
-
-    A row is an alternative of its own: no value is above its costs, and a head without others needs no program.
-
-    Raises:
-        NumericalError: A program whose answer cannot be certified.
-    """
-    least, points = (costs @ inside[..., None])[..., 0], inside[:, :, None].expand_as(costs).clone()
-    moving = movable_keys(space, float(allowed.max())).any(-1).nonzero()[:, 0]
-    if len(moving):
-        rows, count = costs.shape[1:3]
-        reach = allowed[moving, :, None] / space.scales[moving, None]
-        each = (one.repeat_interleave(count, 1) for one in (inside[moving], reach))
-        found = SharedPrograms(space.kept[moving]).minimise(costs[moving].flatten(1, 2), *each)
-        least[moving] = torch.minimum(found.bounds.view(-1, rows, count), least[moving])
-        points[moving] = found.points.unflatten(1, (rows, count))
-    return least, points
-
-
 def shared_spaces(
     T: ProjectedValues, rows: int, visible: Bool[Tensor, "query key"] | None
 ) -> Iterator[tuple[SimplexSpace, Int[Tensor, "mask row"], Int[Tensor, " key"]]]:
@@ -172,7 +148,7 @@ def least_weights(
     count, keys = inside.shape[1:]
     scales = space.scales[:, None]
     reach = allowed[..., None] / scales
-    movable = movable_keys(space, float(allowed.max()))[:, None]
+    movable = movable_keys(space, allowed.amax(-1))[:, None]
     lo = torch.where(movable, 0.0, inside)
     # A weight that never moves is a mixture of the outputs and of the sum: its row of B proves that.
     slopes = torch.linalg.vector_norm(space.kept / scales, dim=-1)[:, None] * ~movable
@@ -229,7 +205,7 @@ def functional_ends(
         own = visible[part][:, seen]
         space = row_space(T.compact[part][:, seen], own, T.tolerance_of(own.sum(1)))
         inside, cost = (one[part][..., seen][:, None] for one in (weights, both))
-        least[part] = optima_of(space, inside, cost, allowed[part])[0][:, 0]
+        least[part] = optima_of(space, inside, cost, allowed[part]).bounds[:, 0]
     lo, minus_hi = least.chunk(2, 1)
     return lo, -minus_hi
 
@@ -261,7 +237,7 @@ def functional_interval(
         InputError: Weights that are not a distribution over T's rows, or coefficients of other keys.
         NumericalError: NaN or infinite coefficients, or a program whose answer cannot be certified.
     """
-    row, solver = solver_of(weights_row, projected_values, visible, tolerance)
+    row, space, programs = solver_of(weights_row, projected_values, visible, tolerance)
     costs = coefficients.detach().double()
     check_finite(coefficients=costs)
     if costs.ndim != 2 or costs.shape[1] != len(row):
@@ -269,9 +245,9 @@ def functional_interval(
             f"expected coefficients of shape (functional, {len(row)}), one for each key; got {tuple(costs.shape)}; "
             "pass one row for each functional (coefficients[None] for a single one)."
         )
-    seen = costs[:, solver.keys]
-    optima = solver.optima(torch.cat([seen, -seen]))
-    least, minus_greatest = optima.bounds.chunk(2)
-    value = seen @ solver.inside
+    seen = costs[:, programs.keys]
+    optima = programs.optima(torch.cat([seen, -seen])[None])
+    least, minus_greatest = optima.bounds[0].chunk(2)
+    value = seen @ programs.inside[0]
     lo, hi = torch.minimum(least, value), torch.maximum(-minus_greatest, value)
-    return FunctionalIntervals(value, lo, hi, solver.space.nullity, optima.gap)
+    return FunctionalIntervals(value, lo, hi, space.nullity, optima.gap)

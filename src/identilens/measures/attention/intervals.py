@@ -6,10 +6,12 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.linalg import HeadValues
-from identilens.measures.attention.row_solver import (
+from identilens.linalg import HeadValues, SimplexSpace
+from identilens.measures.attention.row_programs import (
+    ORDER_MARGIN,
+    PAIRS,
     Ends,
-    RowSolver,
+    RowPrograms,
     filled,
     solver_of,
 )
@@ -85,8 +87,8 @@ def attention_intervals(
         InputError: Weights that are not a distribution over T's rows, or in half precision.
         NumericalError: A program whose answer cannot be certified.
     """
-    row, solver = solver_of(weights_row, projected_values, visible, tolerance)
-    return _intervals(row, solver, solver.ends(), tolerance)
+    row, space, programs = solver_of(weights_row, projected_values, visible, tolerance)
+    return _intervals(row, space, programs.ends(), tolerance)
 
 
 def certify_row(
@@ -111,17 +113,34 @@ def certify_row(
         >>> found.top, found.above[3].tolist()
         (3, [True, True, True, False])
     """
-    row, solver = solver_of(weights_row, projected_values, visible, tolerance)
-    ends = solver.ends()
+    row, space, programs = solver_of(weights_row, projected_values, visible, tolerance)
+    ends = programs.ends()
     above = None
     if order:
         above = torch.zeros((len(row), len(row)), dtype=torch.bool, device=row.device)
-        above[solver.keys[:, None], solver.keys] = solver.order(ends).to(row.device)
-    intervals = _intervals(row, solver, ends, tolerance)
-    return RowCertificate(intervals, above, solver.top(ends))
+        above[programs.keys[:, None], programs.keys] = _order(programs, ends)
+    top = int(programs.top(ends))
+    intervals = _intervals(row, space, ends, tolerance)
+    return RowCertificate(intervals, above, None if top < 0 else top)
 
 
-def _intervals(row: Row, solver: RowSolver, ends: Ends, tolerance: float) -> AttentionIntervals:
-    space = solver.space
-    lo, hi = (filled(row, space, end) for end in (ends.lo, ends.hi))
-    return AttentionIntervals(row, lo, hi, space.nullity, ends.gap, tolerance, space.tolerance)
+def _order(programs: RowPrograms, ends: Ends) -> Bool[Tensor, "seen seen"]:
+    """Return which key of a row stands above which in every alternative."""
+    above = ends.lo.mT > ends.hi + ORDER_MARGIN
+    open_ = ~above
+    for key in range(len(above)):
+        open_[key] &= (ends.met[0, :, key, None] > ends.met[0] + ORDER_MARGIN).all(0)
+    while len(pairs := open_.nonzero()[:PAIRS]):
+        j, k = pairs.T
+        optima = programs.optima(programs.units(j[None]) - programs.units(k[None]))
+        above[j, k] = optima.bounds[0] > ORDER_MARGIN
+        open_[j, k] = False
+        for point in optima.points[0]:
+            open_ &= point[:, None] > point + ORDER_MARGIN
+    return above
+
+
+def _intervals(row: Row, space: SimplexSpace, ends: Ends, tolerance: float) -> AttentionIntervals:
+    lo, hi = (filled(row, space, end[0]) for end in (ends.lo, ends.hi))
+    gap = float(ends.gap)
+    return AttentionIntervals(row, lo, hi, space.nullity, gap, tolerance, space.tolerance)

@@ -13,7 +13,7 @@ from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.linalg.programs import by_simplex
 from identilens.measures.attention.billiard import Generator, Walks
 from identilens.measures.attention.checks import check_numbers, checked_row, checked_weights
-from identilens.measures.attention.row_solver import filled
+from identilens.measures.attention.row_programs import filled
 from identilens.measures.attention.simplex import largest_step, total_variation
 
 Map = Float[Tensor, "query key"]

@@ -11,8 +11,8 @@ from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.linalg.checks import check_finite
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.determined import optima_of, shared_spaces
-from identilens.measures.attention.row_solver import allowed_change
+from identilens.measures.attention.determined import shared_spaces
+from identilens.measures.attention.row_programs import allowed_change, optima_of
 
 _PROGRAMS = 512
 """Programs that run together: more are slower, as they do not stay in the cache."""
@@ -183,8 +183,9 @@ def _least(
         for part in torch.arange(len(lower), device=lower.device).split(together):
             costs, reached = (one[part][:, keys] for one in below)
             costs = costs.expand(*inside.shape[:2], -1, -1)
-            least, points = optima_of(space, inside, costs, reach)
-            for ends, found in ((lower, least), (value, (points * reached).sum(-1))):
+            optima = optima_of(space, inside, costs, reach)
+            points = optima.points
+            for ends, found in ((lower, optima.bounds), (value, (points * reached).sum(-1))):
                 heads = found.unflatten(0, (-1, len(rows)))
                 ends[part[:, None, None], rows] += 0.5 * heads.mean(0).permute(2, 0, 1)
             if witnesses:

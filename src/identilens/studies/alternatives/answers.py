@@ -18,7 +18,7 @@ from identilens.models.layout import find_site
 from identilens.models.outcome import Answer
 from identilens.models.substitution import Address, Rows
 from identilens.studies.alternatives.settings import Aim
-from identilens.studies.outcomes import KeptOutcome, layer_values, of_layer
+from identilens.studies.outcomes import KeptOutcome, layer_values, of_layer, row_programs
 from identilens.studies.settings import Tolerance
 
 LARGEST = 0.9
@@ -69,8 +69,8 @@ class _Near:
         """Return the change with other rows, to first order; a sum of outputs is linear."""
         if self.kept.answer is None:
             return self.measured(rows)
-        solver = self.kept.solver(0.0)
-        return float(self.kept.change(solver.length(rows.flatten()[solver.keys])))
+        programs = row_programs([self.kept], [0.0])
+        return float(self.kept.change(programs.length(rows.flatten()[None, programs.keys])))
 
 
 def keep_answer(
@@ -111,11 +111,11 @@ def keep_answer(
         start, here = rows, first if rows is own else _near(answer, heads, query, rows)
         already, share, part = float(first.kept.length(measured)), 0.0, 1.0
         for part in PARTS:
-            solver, found = here.kept.solver(part * allowed), start
+            programs, found = row_programs([here.kept], [part * allowed]), start
             for _ in range(1 if aim == "least" else _ROUNDS):
-                wanted = cost(found).flatten()[solver.keys]
-                best = solver.proposal(wanted, here.slope[solver.keys], already)
-                found = torch.zeros_like(own).flatten().scatter(0, solver.keys, best).view_as(own)
+                keys = programs.keys
+                best = programs.proposal(cost(found).flatten()[keys], here.slope[keys], already)
+                found = torch.zeros_like(own).flatten().scatter(0, keys, best).view_as(own)
                 found = found.where(found > _NONE, 0.0)
                 found *= own.sum(1, keepdim=True) / found.sum(1, keepdim=True)
             way = partial(torch.lerp, start, found)

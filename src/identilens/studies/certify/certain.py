@@ -11,8 +11,8 @@ from torch.nn.functional import one_hot
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.determined import least_weights, optima_of, shared_spaces
-from identilens.measures.attention.row_solver import allowed_change
+from identilens.measures.attention.determined import least_weights, shared_spaces
+from identilens.measures.attention.row_programs import allowed_change, optima_of
 from identilens.models.heads import CapturedLayer
 from identilens.runs.tables import Row
 from identilens.studies.settings import ROUNDING
@@ -63,7 +63,7 @@ def certain_rows(
             axes = {name: getattr(space, name)[heads] for name in ("kept", "scales", "visible")}
             ends, _ = least_weights(replace(space, **axes), inside[heads], moved[heads])
             rounded[heads] = ends.sum(-1).where(loose[heads], rounded[heads])
-        most = -optima_of(space, inside, -on_sink[..., None, :], 0 * moved)[0][..., 0]
+        most = -optima_of(space, inside, -on_sink[..., None, :], 0 * moved).bounds[..., 0]
         rounded = torch.minimum(rounded, mass)
         on_sink = (inside * on_sink).sum(-1), (lower * on_sink).sum(-1), most
         for name, found in zip(names, (mass, rounded, *on_sink), strict=True):

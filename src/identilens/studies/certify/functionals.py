@@ -12,7 +12,7 @@ from identilens.claims import FALSE, TRUE, Claim, ClaimRow, functionals_of
 from identilens.linalg.certificate import Certificate
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.determined import functional_ends
-from identilens.measures.attention.row_solver import ORDER_MARGIN, RowSolver
+from identilens.measures.attention.row_programs import ORDER_MARGIN, RowPrograms
 from identilens.models.heads import CapturedLayer, Head
 from identilens.runs.tables import HEAD, Columns, Row, decimals
 from identilens.studies.drawn import drawn_rows
@@ -37,43 +37,55 @@ Functionals = Mapping[Claim, Float[Tensor, " key"]]
 """Claims with the coefficient of each key."""
 
 
+Proven = list[tuple[Row, Certificate | None]]
+"""Columns of each functional of a row, and what proves its ends where that was asked for."""
+
+
 def certified(
-    kept: KeptOutcome,
-    solver: RowSolver,
-    functionals: Functionals,
+    rows: Sequence[KeptOutcome],
+    programs: RowPrograms,
+    functionals: Sequence[Functionals],
     *,
     certificates: bool = False,
-) -> list[tuple[Row, Certificate | None]]:
-    """Return value, proven ends, verdict and radius of each functional, and with ``certificates`` what proves them."""
-    if not functionals:
-        return []
-    costs = solver_costs(kept, solver, torch.stack([*functionals.values()]))
-    values = costs @ solver.inside
-    least, minus_greatest = solver.optima(torch.cat([costs, -costs])).bounds.chunk(2)
+) -> list[Proven]:
+    """Return value, proven ends, verdict and radius of each functional of each row."""
+    most = max(map(len, functionals))
+    if not most:
+        return [[] for _ in rows]
+    inside = programs.inside
+    costs = inside.new_zeros(len(rows), most, inside.shape[1])
+    for number, (kept, claims) in enumerate(zip(rows, functionals, strict=True)):
+        own = kept.own[programs.keys]
+        given = torch.stack([*claims.values()]).to(inside)
+        costs[number, : len(claims), own] = given[:, programs.keys[own] % kept.values.keys]
+    values = (costs @ inside[..., None])[..., 0]
+    least, minus_greatest = programs.optima(torch.cat([costs, -costs], 1)).bounds.chunk(2, 1)
     # The row itself is an alternative.
-    ends = torch.stack([torch.minimum(least, values), torch.maximum(-minus_greatest, values)], 1)
+    lo, hi = torch.minimum(least, values), torch.maximum(-minus_greatest, values)
+    bounds = [
+        [claim.bound for claim in claims] + [0.0] * (most - len(claims)) for claims in functionals
+    ]
+    limits = lo.new_tensor(bounds)
+    signs = (lo > limits).to(lo) * 2 - 1
+    every = torch.arange(len(rows), device=lo.device)
+    reached = programs.radius(signs[..., None] * costs, signs * limits + ORDER_MARGIN, every)
     found = []
-    for claim, cost, value, own in zip(functionals, costs, values.tolist(), ends, strict=True):
-        certificate = solver.certificate(cost) if certificates else None
-        lo, hi = (own if certificate is None else certificate.ends).tolist()
-        verdict, radius = claim.verdict(lo, hi), None
-        if verdict in (TRUE, FALSE):
-            sign = 1.0 if lo > claim.bound else -1.0
-            limit = cost.new_tensor([sign * claim.bound + ORDER_MARGIN])
-            radius = float(kept.change(solver.radius(sign * cost[None], limit)))
-        named = {"functional": claim.words, "value": value, "lo": lo, "hi": hi}
-        found.append(({**named, "verdict": verdict, "radius": radius}, certificate))
+    for number, (kept, claims) in enumerate(zip(rows, functionals, strict=True)):
+        radii = kept.change(reached[number]).tolist()
+        proven: Proven = []
+        for place, claim in enumerate(claims):
+            ends = torch.stack([lo[number, place], hi[number, place]])
+            certificate = None
+            if certificates:
+                certificate = programs.certificate(number, costs[number, place])
+                ends = certificate.ends
+            verdict = claim.verdict(*ends.tolist())
+            named = {"functional": claim.words, "value": float(values[number, place])}
+            named |= {"lo": float(ends[0]), "hi": float(ends[1]), "verdict": verdict}
+            radius = radii[place] if verdict in (TRUE, FALSE) else None
+            proven.append(({**named, "radius": radius}, certificate))
+        found.append(proven)
     return found
-
-
-def solver_costs(
-    kept: KeptOutcome, solver: RowSolver, coefficients: Float[Tensor, "functional key"]
-) -> Float[Tensor, "functional seen"]:
-    """Return functionals of a head's row as costs of its programs."""
-    own = kept.own[solver.keys]
-    costs = solver.inside.new_zeros(len(coefficients), len(own))
-    costs[:, own] = coefficients.to(costs)[:, solver.keys[own] % kept.values.keys]
-    return costs
 
 
 def proven_rows(

@@ -12,16 +12,13 @@ from torch import Tensor
 
 from identilens.linalg import ProjectedValues
 from identilens.linalg.certificate import Certificate
+from identilens.linalg.memory import blocks
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
-from identilens.measures.attention.row_solver import (
-    NUMBERS,
-    Ends,
-    RowSolver,
-)
+from identilens.measures.attention.row_programs import NUMBERS, Ends, RowPrograms, some_of
 from identilens.models.token_names import unmarked
 from identilens.runs.tables import Columns, Row, decimals, integers
 from identilens.studies.certify.functionals import ROW, Functionals, certified
-from identilens.studies.outcomes import WITHIN, KeptOutcome
+from identilens.studies.outcomes import WITHIN, KeptOutcome, row_programs
 
 EVEN = 1.0
 """A key has a large share of the output if its norm share reaches this multiple of an even one, 1 / visible keys.
@@ -116,16 +113,16 @@ def frames_of(rows: Iterable[Mapping[str, list[Row]]]) -> dict[str, pl.DataFrame
     }
 
 
-def certified_row(
-    kept: KeptOutcome,
+def certified_rows(
+    rows: Sequence[KeptOutcome],
     tokens: Sequence[str],
-    allowed: float = 0.0,
-    claims: Functionals | None = None,
+    allowed: Sequence[float],
+    claims: Sequence[Functionals] = (),
     *,
-    radii: Float[Tensor, "two own"] | None = None,
+    radii: Sequence[Float[Tensor, "two own"]] = (),
     certificates: bool = False,
-) -> CertifiedRow:
-    """Return what is certain of one row, for all alternatives that change the outcome by at most so much.
+) -> list[CertifiedRow]:
+    """Return what is certain of rows, for all alternatives that change the outcome of each by at most so much.
 
     ``lo`` and ``hi`` are the proven ends of each functional; for ``norm_share`` and ``contribution`` see the measures;
     ``removal`` is the change of what the head adds when the key is removed, as a share of its length, missing where
@@ -136,43 +133,68 @@ def certified_row(
     Raises:
         NumericalError: A program whose answer cannot be certified.
     """
-    solver = kept.solver(allowed)
-    ends = solver.ends()
-    own = kept.own[solver.keys]
-    keys = solver.keys[own] % kept.values.keys
-    row = solver.inside.new_zeros(kept.values.keys)
-    visible = torch.zeros_like(row, dtype=torch.bool).index_fill(0, keys, True)
-    met = solver.farthest(ends)
-    row, farthest = (row.scatter(0, keys, one[own]) for one in (solver.inside, met))
-    radii = row_radii(kept, solver, ends) if radii is None else radii
-    functionals = _weights(kept.values, row, visible, ends.lo[own], ends.hi[own], radii)
-    for one in functionals:
-        one["token"] = tokens[one["key"]]
-    claims = claims or {}
-    proven = certified(kept, solver, claims, certificates=certificates)
-    named = [f"key {key} {unmarked(tokens[key])!r}" for key in map(int, keys)]
-    for (one, _), coefficients in zip(proven, claims.values(), strict=True):
-        times = zip(coefficients[keys.cpu()].tolist(), named, strict=True)
-        one["token"] = ", ".join(
-            name if factor == 1 else f"{factor:.4g} times {name}"
-            for factor, name in times
-            if factor
-        )
-    top = solver.top(ends)
-    whole = {
-        "allowed": allowed,
-        "effect": kept.effect,
-        "cast": kept.answer and kept.answer.cast,
-        "farthest": float((row - farthest).clamp_min(0.0).sum()),
-        "predicted": float(kept.change(solver.length(met))),
-        "measured": kept.measured(farthest),
-        "simplex_nullity": kept.values.simplex_space(visible).nullity,
-        "certified_top": None if top is None else top % len(row),
-        "gap": ends.gap,
-    }
-    functionals += [one for one, _ in proven]
-    held = [certificate for _, certificate in proven]
-    return CertifiedRow(functionals, whole, held, radii)
+    # So many rows together as their columns and the weights of alternatives easily fit.
+    each = 8 * max(4 * one.space.kept.numel() + one.row.numel() ** 2 for one in rows)
+    parts = blocks(len(rows), each, rows[0].row.device)
+    if len(parts) > 1:
+        return [
+            row
+            for part in parts
+            for row in certified_rows(
+                rows[part],
+                tokens,
+                allowed[part],
+                claims[part],
+                radii=radii[part],
+                certificates=certificates,
+            )
+        ]
+    programs = row_programs(rows, allowed)
+    ends = programs.ends()
+    met, top = programs.farthest(ends), programs.top(ends).tolist()
+    lengths = programs.length(met)
+    radii = radii or row_radii(rows, programs, ends)
+    claims = claims or [{}] * len(rows)
+    proven = certified(rows, programs, claims, certificates=certificates)
+    found = []
+    for number, kept in enumerate(rows):
+        own = kept.own[programs.keys] & programs.space.visible[number]
+        keys = programs.keys[own] % kept.values.keys
+        row = met.new_zeros(kept.values.keys)
+        visible = torch.zeros_like(row, dtype=torch.bool).index_fill(0, keys, True)
+        row, farthest = (row.scatter(0, keys, one[number, own]) for one in (programs.inside, met))
+        bounds = ends.lo[number, own], ends.hi[number, own]
+        functionals = _weights(kept.values, row, visible, *bounds, radii[number])
+        for one in functionals:
+            one["token"] = tokens[one["key"]]
+        for (one, _), coefficients in zip(proven[number], claims[number].values(), strict=True):
+            one["token"] = _counted(coefficients, keys.tolist(), tokens)
+        whole = {
+            "allowed": allowed[number],
+            "effect": kept.effect,
+            "cast": kept.answer and kept.answer.cast,
+            "farthest": float((row - farthest).clamp_min(0.0).sum()),
+            "predicted": float(kept.change(lengths[number])),
+            "measured": kept.measured(farthest),
+            "simplex_nullity": kept.values.simplex_space(visible).nullity,
+            "certified_top": None if top[number] < 0 else top[number] % len(row),
+            "gap": float(ends.gap[number]),
+        }
+        functionals += [one for one, _ in proven[number]]
+        held = [certificate for _, certificate in proven[number]]
+        found.append(CertifiedRow(functionals, whole, held, radii[number]))
+    return found
+
+
+def _counted(
+    coefficients: Float[Tensor, " key"], keys: Sequence[int], tokens: Sequence[str]
+) -> str:
+    """Return in words what counts in a functional, and how often."""
+    factors = {key: float(coefficients[key]) for key in keys if coefficients[key]}
+    return ", ".join(
+        f"{factor:.4g} times " * (factor != 1) + f"key {key} {unmarked(tokens[key])!r}"
+        for key, factor in factors.items()
+    )
 
 
 def _weights(
@@ -209,22 +231,29 @@ def _weights(
     return [dict(zip(listed, one, strict=True)) for one in zip(*listed.values(), strict=True)]
 
 
-def row_radii(kept: KeptOutcome, solver: RowSolver, ends: Ends) -> Float[Tensor, "two own"]:
+def row_radii(
+    rows: Sequence[KeptOutcome], programs: RowPrograms, ends: Ends
+) -> list[Float[Tensor, "two own"]]:
     """Return the changes of the outcome up to which each weight is proven to stay determined, and negligible.
 
     NaN where it is not even with the allowed change, whose ends are given: also of any larger.
     """
-    own = kept.own[solver.keys]
-    weight, lo, hi = (one[own] for one in (solver.inside, ends.lo, ends.hi))
-    even = torch.full_like(weight, -FLOOR / len(weight))
-    limits = torch.stack([(1 - WITHIN) * weight, -(1 + WITHIN) * weight, even])
-    held = torch.stack([lo, -hi, -hi]) >= limits
-    held[:2] &= held[:2].all(0)
+    weight, lo, hi = programs.inside, ends.lo, ends.hi
+    own = torch.stack([one.own[programs.keys] for one in rows]) & programs.space.visible
+    even = (-FLOOR / own.sum(1, keepdim=True)).expand_as(weight).to(weight)
+    limits = torch.stack([(1 - WITHIN) * weight, -(1 + WITHIN) * weight, even], 1)
+    held = torch.stack([lo, -hi, -hi], 1) >= limits
+    held[:, :2] &= held[:, :2].all(1, keepdim=True)
+    open_, limits = (held & own[:, None]).flatten(1), limits.flatten(1)
     found = torch.full_like(limits, torch.nan)
-    for part in held.nonzero().split(max(1, NUMBERS // len(own))):
-        which, key = part.T
-        costs = solver.units(own.nonzero()[key, 0])
-        costs[which > 0] *= -1.0
-        found[which, key] = solver.radius(costs, limits[which, key])
-    lower, upper, negligible = found
-    return kept.change(torch.stack([torch.minimum(lower, upper), negligible]))
+    while open_.any():
+        part, which = some_of(open_, max(1, NUMBERS // weight.numel()))
+        costs = programs.units(which % weight.shape[1])
+        costs = costs.where((which < weight.shape[1])[..., None], -costs)
+        reached = programs.radius(costs, limits[part].gather(1, which), part)
+        found[part] = found[part].scatter(1, which, reached)
+        open_[part] = open_[part].scatter(1, which, False)
+    lower, upper, negligible = found.unflatten(1, (3, -1)).unbind(1)
+    radii = torch.stack([torch.minimum(lower, upper), negligible], 1)
+    each = zip(rows, radii, own, strict=True)
+    return [kept.change(numbers[:, mine]) for kept, numbers, mine in each]

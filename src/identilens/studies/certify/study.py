@@ -1,7 +1,8 @@
 """What an outcome (a head's output, its layer's, the model's answer) fixes of each attention weight of a row."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.claims import Claim, ClaimRow, functionals_of, read_claims, row_sources
+from identilens.errors import SettingError
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.layout import Site
@@ -24,19 +26,23 @@ from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
 from identilens.studies.certify.certificates import FOLDER, CertificateFile
+from identilens.studies.certify.functionals import Functionals
 from identilens.studies.certify.result import Certainty
-from identilens.studies.certify.rows import CertifiedRow, certified_row, frames_of
+from identilens.studies.certify.rows import CertifiedRow, certified_rows, frames_of
 from identilens.studies.certify.settings import CertifySettings
 from identilens.studies.head_views import head_name
-from identilens.studies.heads import Place, RowStudy
-from identilens.studies.outcomes import answer_in_words, asked_answer, kept_outcome
+from identilens.studies.heads import HeadStudy, PartsByText, Place
+from identilens.studies.outcomes import KeptOutcome, answer_in_words, asked_answer, kept_outcome
 from identilens.studies.settings import tolerances
+
+_ROWS = 16
+"""Rows in one part: what an interruption can cost."""
 
 _SOURCES = 1_024
 """Positions whose sources are in memory."""
 
 
-class CertifyStudy(RowStudy[CertifySettings, Certainty]):
+class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
     """Say for each attention weight whether the output determines it, and how much of the output its key brings.
 
     For each row: a proven interval of each weight over all distributions with the same output; each key's share of
@@ -76,11 +82,16 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
     """
 
     name = "certify"
+    unit = "rows"
     settings_type = CertifySettings
     result_type = Certainty
+    parts: Sequence[Sequence[tuple[Place, int]]]
 
     def __init__(self, lens: Lens, texts: Any, settings: CertifySettings) -> None:
         super().__init__(lens, texts, settings)
+        self.parts = PartsByText(len(self.heads.items), self._parts_of)
+        if not self.parts:
+            raise SettingError("queries", "to be rows of the chosen heads", settings.queries)
         self._claims = read_claims(settings.claim, settings.pattern, settings.segment)
         self.leaves = "certificates are files" if settings.certificates else ""
         # What the heads of a layer share is made once.
@@ -98,46 +109,82 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
         lens = self.heads.lens
         return f"{Path(lens.name).name} ({lens.digest[:25]})"
 
-    def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
-        """Return the certificates of some rows of a head."""
-        return Output(frames_of(one for query in queries for one in self._row(place, head, query)))
+    def _parts_of(self, text: int) -> list[list[tuple[Place, int]]]:
+        """Return the rows of each part: a few of one layer."""
+        parts = []
+        for _, places in groupby(self.heads.places(text), key=lambda place: place.site):
+            places = [*places]
+            # Heads of a layer have the same queries, which may take a run of the model to know.
+            queries = self.heads.requested(places[0], self.settings.queries)
+            rows = [(place, query) for place in places for query in queries]
+            parts += [rows[first : first + _ROWS] for first in range(0, len(rows), _ROWS)]
+        return parts
 
-    def _row(self, place: Place, head: Head, query: int) -> Iterator[dict[str, list[Row]]]:
-        """Yield the rows of the tables for each tolerance."""
-        settings, item = self.settings, self.heads.items[place.text]
-        names, side = self.heads.tokens(head, place.text), sides(head.kind, item.tokens)
+    def sizes(self) -> Sequence[int]:
+        """Return the rows of each part."""
+        return [*map(len, self.parts)]
+
+    def run(self, part: int) -> Output:
+        """Return the certificates of some rows of a layer, all rows together."""
+        settings, heads = self.settings, self.heads
+        kept, claims, places = [], [], []
+        first, _ = self.parts[part][0]
+        item, layer = heads.items[first.text], self._layer(first.text, first.site)
+        names, side = heads.tokens(layer[0], first.text), sides(first.site.kind, item.tokens)
         tokens = names[side.key]
-        kept = kept_outcome(
-            settings.outcome,
-            head,
-            query,
-            lambda: self._layer(place.text, place.site, head.rows and (*head.rows,)),
-            lambda: self._answer(place, names)[0],
-        )
-        at = {**place.row, "query": query, "query_token": names[side.query][query]}
         spelling = Spelling.of(item, side.key, tokens)
-        row = ClaimRow(head, query, tokens, place.text, spelling, self._moves)
-        claims = functionals_of(self._claims, row)
-        if settings.source:
-            claims |= row_sources(row, *self._source(place.text, query))
-        found, radii = {}, None
+        for place, query in self.parts[part]:
+            head = layer[place.head]
+            head.refuse_sink()
+            row = ClaimRow(head, query, tokens, place.text, spelling, self._moves)
+            kept.append(
+                kept_outcome(
+                    settings.outcome,
+                    head,
+                    query,
+                    lambda: layer,
+                    lambda: self._answer(place.text, place.site, names)[0],  # noqa: B023
+                )
+            )
+            claims.append(functionals_of(self._claims, row))
+            if settings.source:
+                claims[-1] |= row_sources(row, *self._source(place.text, query))
+            answer = kept[-1].answer and self._answer(place.text, place.site, names)[1]
+            at = {"query": query, "query_token": names[side.query][query]}
+            places.append({**place.row, **at, "outcome": settings.outcome, "answer": answer})
+        rows = self._certified(kept, tokens, claims)
+        tables = []
+        for at, own, functionals in zip(places, rows, claims, strict=True):
+            for tolerance, row in zip(self._tolerances, own, strict=True):
+                at["tolerance"] = tolerance.name
+                if settings.certificates:
+                    self._write(row, functionals, at)
+                tables.append(row.tables(at))
+        return Output(frames_of(tables))
+
+    def _certified(
+        self, kept: Sequence[KeptOutcome], tokens: Sequence[str], claims: Sequence[Functionals]
+    ) -> list[list[CertifiedRow]]:
+        """Return what is certain of each row, for each tolerance."""
+        found: list[dict[int, CertifiedRow]] = [{} for _ in kept]
+        changes = [[one.allowed(tolerance) for tolerance in self._tolerances] for one in kept]
         # Radii are found for the smallest change: what is not determined there is so for no larger one.
-        for tolerance in sorted(self._tolerances, key=kept.allowed):
-            found[tolerance] = certified_row(
+        order = [sorted(range(len(own)), key=own.__getitem__) for own in changes]
+        radii = []
+        for level in range(len(self._tolerances)):
+            allowed = [own[which[level]] for own, which in zip(changes, order, strict=True)]
+            rows = certified_rows(
                 kept,
                 tokens,
-                kept.allowed(tolerance),
+                allowed,
                 claims,
                 radii=radii,
-                certificates=settings.certificates,
+                certificates=self.settings.certificates,
             )
-            radii = found[tolerance].radii
-        at |= {"outcome": settings.outcome, "answer": kept.answer and self._answer(place, names)[1]}
-        for tolerance in self._tolerances:
-            at["tolerance"] = tolerance.name
-            if settings.certificates:
-                self._write(found[tolerance], claims, at)
-            yield found[tolerance].tables(at)
+            radii = [row.radii for row in rows]
+            for row, own, which in zip(rows, found, order, strict=True):
+                own[which[level]] = row
+        return [[own[which] for which in sorted(own)] for own in found]
 
     def _read_source(self, text: int, query: int) -> tuple[Tensor, str]:
         """Return the direction that a logit reads at a query, and its name."""
@@ -159,21 +206,25 @@ class CertifyStudy(RowStudy[CertifySettings, Certainty]):
             file.write(self.folder / name)  # pyright: ignore
             functionals[number]["certificate"] = name
 
-    def _read_layer(self, text: int, site: Site, rows: tuple[int, ...] | None) -> list[Head]:
-        """Return all heads of a layer."""
+    def _read_layer(self, text: int, site: Site) -> Sequence[Head]:
+        """Return all heads of a layer, with the rows that are asked for."""
         lens, item = self.heads.lens, self.heads.items[text]
-        return list(read_layer(lens, item, lens.sites(item).index(site), rows).heads)
+        asked = self.settings.queries
+        rows = None if asked is None else self.heads.requested(Place(text, site, 0), asked)
+        return [*read_layer(lens, item, lens.sites(item).index(site), rows).heads]
 
-    def _answer(self, place: Place, tokens: Mapping[str, Sequence[str]]) -> tuple[Answer, str]:
+    def _answer(
+        self, text: int, site: Site, tokens: Mapping[str, Sequence[str]]
+    ) -> tuple[Answer, str]:
         """Return the model's answer to a text, and what it is in words; that to the current text is stored."""
-        if place.text not in self._answers:
-            lens, item = self.heads.lens, self.heads.items[place.text]
-            answer = asked_answer(lens, item, self.settings, tokens, place.text)
+        if text not in self._answers:
+            lens, item = self.heads.lens, self.heads.items[text]
+            answer = asked_answer(lens, item, self.settings, tokens, text)
             decoder = "decoder" in tokens
             own = tokens["decoder" if decoder else "encoder"]
-            after = decoder or place.site.kind != "encoder"
-            self._answers = {place.text: (answer, answer_in_words(answer, own, after=after))}
-        return self._answers[place.text]
+            after = decoder or site.kind != "encoder"
+            self._answers = {text: (answer, answer_in_words(answer, own, after=after))}
+        return self._answers[text]
 
 
 def read_source(

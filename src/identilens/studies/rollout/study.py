@@ -12,7 +12,7 @@ from torch import Tensor
 
 from identilens.errors import UnsupportedModelError
 from identilens.linalg.memory import wide
-from identilens.measures.attention.row_solver import ORDER_MARGIN
+from identilens.measures.attention.row_programs import ORDER_MARGIN
 from identilens.measures.mixing.bounds import HeadRows, RolloutBounds, rollout_bounds
 from identilens.measures.mixing.rollout import attention_rollout
 from identilens.models.heads import CapturedLayer
