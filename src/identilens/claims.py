@@ -25,7 +25,6 @@ from identilens.models.spelling import Spelling
 __all__ = [
     "Claim",
     "difference",
-    "mass",
     "order",
     "pattern",
     "segment",
@@ -43,7 +42,7 @@ TRUE, FALSE, OPEN = (
 _FORM = re.compile(r"\s*([^<>]*[^<>\s])\s*(?:([<>])\s*([^<>]*[^<>\s])\s*)?")
 _LIKE = (
     "like 'storm > ferry', 'the storm > 0.3' or 'the storm'; for words that are numbers, make "
-    "the claim with identilens.claims.mass or order"
+    "the claim with identilens.claims.weight or order"
 )
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 
@@ -116,7 +115,7 @@ class Claim:
         if match is None or (match[3] and _NUMBER.fullmatch(match[1])):
             raise SettingError("claim", _LIKE, words)
         left, sign, right = match.groups("")
-        claim = mass(left)
+        claim = weight(left)
         if _NUMBER.fullmatch(right):
             claim = replace(claim, bound=float(right))
         elif right:
@@ -136,14 +135,6 @@ class Claim:
         """Return the claim that the value is below a number."""
         return self.above(bound, "<")
 
-    def coefficients(self, row: ClaimRow) -> Float[Tensor, " key"] | None:
-        """Return the coefficient of each key of a row; None for a row that the claim is not about.
-
-        Raises:
-            InputError: If the row lacks what the claim names.
-        """
-        return self.counting(row)
-
     def verdict(self, lo: float, hi: float) -> str | None:
         """Return what the ends of an interval say of the claim; None where nothing is compared."""
         return verdict_of(self.sign, self.bound, lo, hi)
@@ -160,34 +151,22 @@ def verdict_of(sign: str, bound: float, lo: float, hi: float) -> str | None:
 
 
 def weight(key: Keys) -> Claim:
-    """Return a claim on the weight of one key, or of all keys that spell some words.
+    """Return a claim on the weight of a key, or on the sum of the weights of every run of tokens that spells words.
+
+    A run that the row does not see to its end does not count.
 
     Args:
-        key: Position of the key, or words.
+        key: Position of the key, or words, in any case.
 
     Examples:
         >>> import identilens as idl
         >>> idl.claims.weight(3).above(0.2).words
         'key 3 > 0.2'
+        >>> idl.claims.weight("the storm").above(0.3).verdict(0.31, 0.4)
+        'true in every alternative'
     """
     subject = f"attention to {_name(key, repr)}"
     return Claim(_name(key), subject, partial(_keys, key))
-
-
-def mass(words: str) -> Claim:
-    """Return a claim on the attention to some words: the sum of the weights of every run of tokens that spells them.
-
-    A run that the row does not see to its end does not count.
-
-    Args:
-        words: The words, in any case.
-
-    Examples:
-        >>> import identilens as idl
-        >>> idl.claims.mass("the storm").above(0.3).verdict(0.31, 0.4)
-        'true in every alternative'
-    """
-    return weight(words)
 
 
 def segment(name: str, place: Iterable[int] | str) -> Claim:
@@ -249,7 +228,7 @@ def compared(named: Sequence[Claim], others: Sequence[Claim]) -> list[Claim]:
 
 def functionals_of(claims: Iterable[Claim], row: ClaimRow) -> dict[Claim, Float[Tensor, " key"]]:
     """Return the claims that are about a row, each with its coefficients."""
-    counted = ((claim, claim.coefficients(row)) for claim in claims)
+    counted = ((claim, claim.counting(row)) for claim in claims)
     return {claim: keys for claim, keys in counted if keys is not None}
 
 
@@ -277,7 +256,7 @@ def difference(first: Claim, second: Claim) -> Claim:
 
     Examples:
         >>> import identilens as idl
-        >>> idl.claims.difference(idl.claims.mass("storm"), idl.claims.mass("ferry")).words
+        >>> idl.claims.difference(idl.claims.weight("storm"), idl.claims.weight("ferry")).words
         'storm − ferry'
     """
     return Claim(
@@ -405,7 +384,7 @@ def _segment(place: str | Sequence[int], row: ClaimRow) -> Float[Tensor, " key"]
 
 
 def _difference(first: Claim, second: Claim, row: ClaimRow) -> Float[Tensor, " key"] | None:
-    more, less = first.coefficients(row), second.coefficients(row)
+    more, less = first.counting(row), second.counting(row)
     return None if more is None or less is None else more - less
 
 

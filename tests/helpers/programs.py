@@ -5,6 +5,9 @@ import numpy as np
 import torch
 from scipy.sparse import csc_matrix
 
+from identilens.linalg import ProjectedValues
+from identilens.measures.attention.row_programs import RowPrograms, stacked
+
 # Keys at 0, 1 and 1/2 on a line: (0.2, 0.2, 0.6) has the alternatives (0.2 + t, 0.2 + t, 0.6 − 2t), |t − 0.05| <= 0.25.
 LINE = [0.0, 1.0, 0.5]
 LINE_ROW = torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64)
@@ -14,6 +17,12 @@ def kept_basis(T):
     """Orthonormal basis of [T, 1], by plain QR."""
     T = torch.as_tensor(T, dtype=torch.float64).reshape(len(T), -1)
     return torch.linalg.qr(torch.cat([torch.ones(len(T), 1, dtype=torch.float64), T], 1)).Q
+
+
+def programs_of(row, T, allowed=0.0, among=None):
+    """The programs over the alternatives of one row."""
+    space = stacked([ProjectedValues.of(T).simplex_space()])
+    return RowPrograms.of(row[None], space, row.new_tensor([allowed]), among)
 
 
 def random_row(seed, n, d, sharpness):

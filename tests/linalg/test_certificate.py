@@ -8,10 +8,8 @@ import torch
 from torch.testing import assert_close
 
 from helpers.heads import doubles, normals, seeded
-from helpers.programs import by_clarabel, random_row
-from identilens.linalg import ProjectedValues
+from helpers.programs import by_clarabel, programs_of, random_row
 from identilens.linalg.certificate import Certificate
-from identilens.measures.attention.row_programs import RowPrograms
 
 HAND = {
     "row": [0.4, 0.6, 1.0], "factor": [[3.0, 4.0], [0.0, 1.0], [1.0, 0.0]], "functional": [1.0, -2.0, 4.0],
@@ -24,10 +22,6 @@ HAND = {
 def certificate(blocks=(0, 0, 7), **numbers):
     held = {name: doubles(value) for name, value in (HAND | numbers).items()}
     return Certificate(**held, blocks=torch.tensor(blocks))
-
-
-def programs(row, T, allowed):
-    return RowPrograms.of([row], [ProjectedValues.of(T).simplex_space()], [allowed])
 
 
 def test_what_multipliers_prove_by_hand():
@@ -80,9 +74,9 @@ def test_ends_are_those_of_cone_programs(seed):
     row, T = random_row(seed, 14, 4, 2.0)
     c = normals(seeded(seed), 14)
     for allowed in (0.0, 0.06):
-        found = programs(row, T, allowed).certificate(0, c)
+        found = programs_of(row, T, allowed).certificate(0, c)
         assert found.holds
-        large = programs(row, T, allowed).certificate(0, 1e4 * c)
+        large = programs_of(row, T, allowed).certificate(0, 1e4 * c)
         assert large.holds
         assert large.ends.tolist() == pytest.approx((1e4 * found.ends).tolist(), rel=1e-6)
         expected = [sign * by_clarabel(sign * c, row, T, max(allowed, 1e-12)) for sign in (1, -1)]

@@ -147,13 +147,10 @@ def proven_row(
         stays, head, query, lambda: at.beside(head, "layer"), lambda: at.answer
     )
     [read] = tolerances([tolerance], stays, "float32")
+    allowed = [kept.allowed(read), *[0.0] * (stays == "head" and read.size > 0)]
     # A page shows no radius.
-    told = {"tokens": " " * len(head.keys), "radii": [torch.full((2, 1), torch.nan)]}
-    allowed = kept.allowed(read)
-    [row] = certified_rows([kept], allowed=[allowed], **told)
-    exact = row
-    if stays == "head" and allowed:
-        [exact] = certified_rows([kept], allowed=[0.0], **told)
+    row, *others = certified_rows([kept], " " * len(head.keys), [allowed], radii=False)
+    exact = (others or [row])[0]
     words = f"{OUTCOMES[stays].removesuffix(',')}, {outcomes.exactness(read.name, stays)}"
     if kept.effect is not None:
         words += f", to first order (without this row, the {outcomes.changed(at.answer.outcome, kept.effect)})"

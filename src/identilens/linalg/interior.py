@@ -50,11 +50,6 @@ class Optima:
     points: Points
     multipliers: Multipliers
 
-    @property
-    def gap(self) -> float:
-        """Largest distance between a bound and a value."""
-        return float((self.values - self.bounds).max()) if len(self.values) else 0.0
-
 
 class SharedPrograms:
     """Programs over P = {x >= 0 : xᵀ B = aᵀ B} for many costs and rows a that share B, or over a larger P.
@@ -121,7 +116,7 @@ class SharedPrograms:
     ) -> Optima:
         """Return the least costs·x over the alternatives of each program's row, with certificates.
 
-        The bound is proven and the point is an alternative; how near they are is what `Optima.gap` says. Linear
+        The bound is proven and the point is an alternative; they are as near as `Optima.values` say. Linear
         programs whose point is further than ``ACCEPTED_ERROR``, times the largest cost, from the bound, or from the
         alternatives, go to `by_simplex`.
 

@@ -1,7 +1,7 @@
 """The space of a row's alternatives on the simplex, LN([T, 1]), and its complement, which must not change."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -173,12 +173,3 @@ def joint_space(
     return row_space(
         compact.flatten(0, 1), visible.repeat(heads), tolerance, blocks if heads > 1 else None
     )
-
-
-def stacked(spaces: Sequence[SimplexSpace]) -> SimplexSpace:
-    """Return the spaces of rows of as many keys in one, with an axis of rows: see `SimplexSpace`."""
-    most = max(space.rank for space in spaces)
-    kept = torch.stack([pad(space.kept, (0, most - space.rank)) for space in spaces])
-    scales = [pad(space.scales, (0, most - space.rank), value=torch.inf) for space in spaces]
-    visible = torch.stack([space.visible for space in spaces])
-    return replace(spaces[0], kept=kept, scales=torch.stack(scales), visible=visible)

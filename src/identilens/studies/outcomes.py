@@ -17,7 +17,7 @@ from identilens.linalg import FLOAT32_EPS, HeadValues, ProjectedValues, SimplexS
 from identilens.linalg.memory import wide
 from identilens.linalg.simplex import joint_space
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.row_programs import RowPrograms, row_and_space
+from identilens.measures.attention.row_programs import RowPrograms, row_and_space, stacked
 from identilens.models.chats import SO_FAR, TEMPLATE
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
@@ -135,8 +135,9 @@ class KeptOutcome:
 def row_programs(rows: Sequence[KeptOutcome], allowed: Sequence[float]) -> RowPrograms:
     """Return the programs over the alternatives of rows that change the outcome of each by at most so much."""
     lengths = [one.length(change) for one, change in zip(rows, allowed, strict=True)]
-    own = [one.own for one in rows]
-    return RowPrograms.of([one.row for one in rows], [one.space for one in rows], lengths, own)
+    own, inside = (torch.stack([getattr(one, name) for one in rows]) for name in ("own", "row"))
+    space = stacked([one.space for one in rows])
+    return RowPrograms.of(inside, space, inside.new_tensor(lengths), own)
 
 
 def of_head(

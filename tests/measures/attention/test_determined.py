@@ -20,6 +20,7 @@ from helpers.heads import (
     seeded,
     seeds,
 )
+from helpers.programs import programs_of
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import (
     attention_intervals,
@@ -28,7 +29,6 @@ from identilens.measures.attention import (
     simplex_space,
 )
 from identilens.measures.attention.determined import certain_weights
-from identilens.measures.attention.row_programs import RowPrograms
 
 TIGHT = {"primal_feasibility_tolerance": 1e-10, "dual_feasibility_tolerance": 1e-10}
 
@@ -166,8 +166,7 @@ def test_no_end_is_beyond_what_signs_and_the_sum_prove(huge):
     generator = seeded()
     T = normals(generator, 24, 3) * 1e-6
     row = normals(generator, 24).softmax(0)
-    space = ProjectedValues.of(T).simplex_space()
-    programs = RowPrograms.of([row], [space], [huge])
+    programs = programs_of(row, T, huge)
     ends = programs.ends()
     assert (ends.lo >= 0).all()
     assert (ends.hi <= 1).all()

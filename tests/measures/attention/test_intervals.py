@@ -11,8 +11,7 @@ from scipy.optimize import linprog
 from torch.testing import assert_close
 
 from helpers.heads import causal, doubles, normals, random_weights, seeded, seeds
-from helpers.programs import LINE, LINE_ROW, by_clarabel, random_row
-from identilens.linalg import ProjectedValues
+from helpers.programs import LINE, LINE_ROW, by_clarabel, programs_of, random_row
 from identilens.measures.attention import (
     certain_mass,
     functional_interval,
@@ -22,8 +21,6 @@ from identilens.measures.attention.intervals import (
     attention_intervals,
     certify_row,
 )
-from identilens.measures.attention.row_programs import RowPrograms
-from identilens.measures.attention.simplex import simplex_space
 
 
 def test_order_that_the_intervals_alone_do_not_prove():
@@ -79,7 +76,7 @@ def test_ends_and_order_equal_scipy_one_by_one(seed, n, d, sharpness, masked):
 def test_a_long_rows_programs_run_in_parts(tolerance, monkeypatch):
     row, T = random_row(5, 40, 6, 1.0)
     whole = certify_row(row, T, tolerance=tolerance)
-    programs = RowPrograms.of([row], [simplex_space(T)], [0.0])
+    programs = programs_of(row, T)
     before = programs.ends()
     monkeypatch.setattr("identilens.measures.attention.row_programs.NUMBERS", 3 * 40)
     found = certify_row(row, T, tolerance=tolerance)
@@ -93,7 +90,7 @@ def test_a_long_rows_programs_run_in_parts(tolerance, monkeypatch):
 
 def test_lengths_and_the_farthest_alternative():
     row, T = random_row(5, 8, 3, 1.0)
-    programs = RowPrograms.of([row], [simplex_space(T)], [0.0], [torch.arange(8) < 4])
+    programs = programs_of(row, T, 0.0, torch.arange(8)[None] < 4)
     point = row.flip(0)
     expected = torch.linalg.vector_norm((point - row) @ T)
     assert_close(programs.length(point[None]), expected[None])
@@ -107,7 +104,7 @@ def test_lengths_and_the_farthest_alternative():
 def test_a_radius_is_where_a_cone_program_reaches_the_limit(seed):
     row, T = random_row(seed, 10, 3, 1.0)
     start = 0.02
-    programs, first = RowPrograms.of([row], [simplex_space(T)], [start]), torch.tensor([0])
+    programs, first = programs_of(row, T, start), torch.tensor([0])
     costs = normals(seeded(seed), 4, 10)
     costs[2] = costs[2].abs()
     costs *= torch.tensor([1, 100, 1, 1]).double()[:, None]
@@ -129,7 +126,7 @@ def test_a_radius_is_where_a_cone_program_reaches_the_limit(seed):
 def test_a_proposal_is_the_least_cost_within_what_is_left_of_the_length(seed):
     row, T = random_row(seed, 10, 3, 1.0)
     cost = normals(seeded(seed), 10)
-    programs = RowPrograms.of([row], [simplex_space(T)], [0.1])
+    programs = programs_of(row, T, 0.1)
     found = programs.proposal(cost, 0 * row, 0.06)
     assert float(cost @ found) == pytest.approx(by_clarabel(cost, row, T, 0.08), abs=1e-5)
     # The square of the length is to rise by twice the slope.

@@ -152,7 +152,7 @@ def test_claims_made_in_python_are_proven(bundled):
     claims = (
         idl.claims.weight(3).above(0.5),
         idl.claims.order(0, 3),
-        idl.claims.mass("the storm").below(0.9),
+        idl.claims.weight("the storm").below(0.9),
         idl.claims.source(direction, "storm", name="u"),
         idl.claims.source(direction),
     )

@@ -17,9 +17,9 @@ from identilens.linalg.simplex import row_space
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_programs import (
     ALMOST_ZERO,
+    RowPrograms,
     allowed_change,
     movable_keys,
-    optima_of,
     solver_of,
 )
 
@@ -195,19 +195,16 @@ def functional_ends(
     Raises:
         NumericalError: A program whose answer cannot be certified.
     """
-    allowed = allowed_change(weights[:, None], T, tolerance)
-    both = torch.cat([costs, -costs], 1)
-    least = torch.zeros_like(both[..., 0])
+    allowed = allowed_change(weights[:, None], T, tolerance)[:, 0]
+    lo, hi = torch.zeros_like(costs[..., 0]), torch.zeros_like(costs[..., 0])
     if visible is None:
         visible = torch.ones_like(weights, dtype=torch.bool)
-    for part in blocks(len(least), 4 * both[0, 0].numel() * T.compact.shape[-1] ** 2, both.device):
-        seen = visible[part].any(0)
-        own = visible[part][:, seen]
-        space = row_space(T.compact[part][:, seen], own, T.tolerance_of(own.sum(1)))
-        inside, cost = (one[part][..., seen][:, None] for one in (weights, both))
-        least[part] = optima_of(space, inside, cost, allowed[part]).bounds[:, 0]
-    lo, minus_hi = least.chunk(2, 1)
-    return lo, -minus_hi
+    for part in blocks(len(lo), 4 * costs[0, 0].numel() * T.compact.shape[-1] ** 2, costs.device):
+        own = visible[part]
+        space = row_space(T.compact[part], own, T.tolerance_of(own.sum(1)))
+        programs = RowPrograms.of(weights[part], space, allowed[part])
+        lo[part], hi[part], _ = programs.between(costs[part][..., programs.keys])
+    return lo, hi
 
 
 def functional_interval(
@@ -246,8 +243,6 @@ def functional_interval(
             "pass one row for each functional (coefficients[None] for a single one)."
         )
     seen = costs[:, programs.keys]
-    optima = programs.optima(torch.cat([seen, -seen])[None])
-    least, minus_greatest = optima.bounds[0].chunk(2)
-    value = seen @ programs.inside[0]
-    lo, hi = torch.minimum(least, value), torch.maximum(-minus_greatest, value)
-    return FunctionalIntervals(value, lo, hi, space.nullity, optima.gap)
+    (lo,), (hi,), gaps = programs.between(seen[None])
+    gap = float(gaps.max()) if len(seen) else 0.0
+    return FunctionalIntervals(seen @ programs.inside[0], lo, hi, space.nullity, gap)

@@ -7,13 +7,12 @@ from numbers import Real
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, pad
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, ProjectedValues, SimplexSpace, head_values
 from identilens.linalg.certificate import Certificate
 from identilens.linalg.interior import Optima, SharedPrograms
-from identilens.linalg.simplex import stacked
 from identilens.measures.attention.checks import check_precision, checked_weights
 
 Seen = Float[Tensor, "row seen"]
@@ -157,20 +156,18 @@ class RowPrograms:
     @classmethod
     def of(
         cls,
-        rows: Sequence[Float[Tensor, " key"]],
-        spaces: Sequence[SimplexSpace],
-        allowed: Sequence[float],
-        among: Sequence[Bool[Tensor, " key"]] = (),
+        rows: Float[Tensor, "row key"],
+        space: SimplexSpace,
+        allowed: Float[Tensor, " row"],
+        among: Bool[Tensor, "row key"] | None = None,
     ) -> "RowPrograms":
-        """Return the programs of rows of as many keys; only keys ``among`` some are asked about, all by default."""
-        space = stacked(spaces)
+        """Return the programs of rows, given their spaces; only keys ``among`` some are asked about, all by default."""
         keys = space.visible.any(0).nonzero()[:, 0]
         visible = space.visible[:, keys]
-        asked = torch.stack([*among])[:, keys] & visible if among else visible
+        asked = visible if among is None else among[:, keys] & visible
         blocks = None if space.blocks is None else space.blocks[keys]
         space = replace(space, kept=space.kept[:, keys], visible=visible, blocks=blocks)
-        inside = torch.stack([*rows])[:, keys]
-        return cls(space, inside, keys, inside.new_tensor([*allowed]), asked)
+        return cls(space, rows[:, keys], keys, allowed, asked)
 
     def optima(
         self,
@@ -183,6 +180,14 @@ class RowPrograms:
         own, allowed = self.inside[part, None], self.allowed[part, None]
         found = optima_of(replace(space, **axes), own, costs[:, None], allowed)
         return Optima(*(one[:, 0] for one in vars(found).values()))
+
+    def between(
+        self, costs: Float[Tensor, "row functional seen"]
+    ) -> tuple[Float[Tensor, "row functional"], ...]:
+        """Return the proven ends of linear functionals over all alternatives, and how near the programs came."""
+        optima = self.optima(torch.cat([costs, -costs], 1))
+        lo, minus_hi = optima.bounds.chunk(2, 1)
+        return lo, -minus_hi, optima.values - optima.bounds
 
     def ends(self) -> Ends:
         """Return the least and the greatest value of each weight.
@@ -336,4 +341,13 @@ def solver_of(
     """
     row, space = row_and_space(weights_row, projected_values, visible)
     allowed = allowed_change(row[None], head_values(projected_values), tolerance)
-    return row, space, RowPrograms.of([row], [space], allowed.tolist())
+    return row, space, RowPrograms.of(row[None], stacked([space]), allowed)
+
+
+def stacked(spaces: Sequence[SimplexSpace]) -> SimplexSpace:
+    """Return the spaces of rows of as many keys in one, with an axis of rows: see `SimplexSpace`."""
+    most = max(space.rank for space in spaces)
+    kept = torch.stack([pad(space.kept, (0, most - space.rank)) for space in spaces])
+    scales = [pad(space.scales, (0, most - space.rank), value=torch.inf) for space in spaces]
+    visible = torch.stack([space.visible for space in spaces])
+    return replace(spaces[0], kept=kept, scales=torch.stack(scales), visible=visible)

@@ -27,7 +27,7 @@ PLACE = [name for name in ROW if name != "query_token"]
 
 CLAIMS: Columns = {
     **ROW,
-    **dict.fromkeys(("outcome", "functional", "token"), pl.String),
+    **dict.fromkeys(("outcome", "functional"), pl.String),
     **decimals("value", "lo", "hi", "radius"),
     **dict.fromkeys(("verdict", "certificate"), pl.String),
 }
@@ -49,41 +49,42 @@ def certified(
     certificates: bool = False,
 ) -> list[Proven]:
     """Return value, proven ends, verdict and radius of each functional of each row."""
-    most = max(map(len, functionals))
-    if not most:
+    count = max(map(len, functionals))
+    if not count:
         return [[] for _ in rows]
     inside = programs.inside
-    costs = inside.new_zeros(len(rows), most, inside.shape[1])
+    costs, limits = (
+        inside.new_zeros(len(rows), count, inside.shape[1]),
+        inside.new_zeros(len(rows), count),
+    )
     for number, (kept, claims) in enumerate(zip(rows, functionals, strict=True)):
-        own = kept.own[programs.keys]
-        given = torch.stack([*claims.values()]).to(inside)
+        own, given = kept.own[programs.keys], torch.stack([*claims.values()]).to(inside)
         costs[number, : len(claims), own] = given[:, programs.keys[own] % kept.values.keys]
+        limits[number, : len(claims)] = limits.new_tensor([claim.bound for claim in claims])
     values = (costs @ inside[..., None])[..., 0]
-    least, minus_greatest = programs.optima(torch.cat([costs, -costs], 1)).bounds.chunk(2, 1)
-    # The row itself is an alternative.
-    lo, hi = torch.minimum(least, values), torch.maximum(-minus_greatest, values)
-    bounds = [
-        [claim.bound for claim in claims] + [0.0] * (most - len(claims)) for claims in functionals
-    ]
-    limits = lo.new_tensor(bounds)
-    signs = (lo > limits).to(lo) * 2 - 1
+    lo, hi, _ = programs.between(costs)
+    signs = torch.where(lo > limits, 1.0, -1.0).to(lo)
     every = torch.arange(len(rows), device=lo.device)
     reached = programs.radius(signs[..., None] * costs, signs * limits + ORDER_MARGIN, every)
     found = []
     for number, (kept, claims) in enumerate(zip(rows, functionals, strict=True)):
-        radii = kept.change(reached[number]).tolist()
+        columns = values[number], lo[number], hi[number], kept.change(reached[number])
         proven: Proven = []
-        for place, claim in enumerate(claims):
-            ends = torch.stack([lo[number, place], hi[number, place]])
-            certificate = None
+        for place, (claim, numbers) in enumerate(
+            zip(claims, torch.stack(columns, 1).tolist(), strict=False)
+        ):
+            one, certificate = (
+                dict(zip(("value", "lo", "hi", "radius"), numbers, strict=True)),
+                None,
+            )
             if certificates:
                 certificate = programs.certificate(number, costs[number, place])
-                ends = certificate.ends
-            verdict = claim.verdict(*ends.tolist())
-            named = {"functional": claim.words, "value": float(values[number, place])}
-            named |= {"lo": float(ends[0]), "hi": float(ends[1]), "verdict": verdict}
-            radius = radii[place] if verdict in (TRUE, FALSE) else None
-            proven.append(({**named, "radius": radius}, certificate))
+                one["lo"], one["hi"] = certificate.ends.tolist()
+            verdict = claim.verdict(one["lo"], one["hi"])
+            one |= {"functional": claim.words, "verdict": verdict}
+            if verdict not in (TRUE, FALSE):
+                one["radius"] = None
+            proven.append((one, certificate))
         found.append(proven)
     return found
 

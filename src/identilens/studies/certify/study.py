@@ -6,6 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -26,13 +27,12 @@ from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
 from identilens.studies.certify.certificates import FOLDER, CertificateFile
-from identilens.studies.certify.functionals import Functionals
 from identilens.studies.certify.result import Certainty
-from identilens.studies.certify.rows import CertifiedRow, certified_rows, frames_of
+from identilens.studies.certify.rows import SCHEMA, CertifiedRow, certified_rows
 from identilens.studies.certify.settings import CertifySettings
 from identilens.studies.head_views import head_name
 from identilens.studies.heads import HeadStudy, PartsByText, Place
-from identilens.studies.outcomes import KeptOutcome, answer_in_words, asked_answer, kept_outcome
+from identilens.studies.outcomes import answer_in_words, asked_answer, kept_outcome
 from identilens.studies.settings import tolerances
 
 _ROWS = 16
@@ -152,39 +152,23 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
             answer = kept[-1].answer and self._answer(place.text, place.site, names)[1]
             at = {"query": query, "query_token": names[side.query][query]}
             places.append({**place.row, **at, "outcome": settings.outcome, "answer": answer})
-        rows = self._certified(kept, tokens, claims)
-        tables = []
-        for at, own, functionals in zip(places, rows, claims, strict=True):
-            for tolerance, row in zip(self._tolerances, own, strict=True):
-                at["tolerance"] = tolerance.name
-                if settings.certificates:
-                    self._write(row, functionals, at)
-                tables.append(row.tables(at))
-        return Output(frames_of(tables))
-
-    def _certified(
-        self, kept: Sequence[KeptOutcome], tokens: Sequence[str], claims: Sequence[Functionals]
-    ) -> list[list[CertifiedRow]]:
-        """Return what is certain of each row, for each tolerance."""
-        found: list[dict[int, CertifiedRow]] = [{} for _ in kept]
-        changes = [[one.allowed(tolerance) for tolerance in self._tolerances] for one in kept]
-        # Radii are found for the smallest change: what is not determined there is so for no larger one.
-        order = [sorted(range(len(own)), key=own.__getitem__) for own in changes]
-        radii = []
-        for level in range(len(self._tolerances)):
-            allowed = [own[which[level]] for own, which in zip(changes, order, strict=True)]
-            rows = certified_rows(
-                kept,
-                tokens,
-                allowed,
-                claims,
-                radii=radii,
-                certificates=self.settings.certificates,
-            )
-            radii = [row.radii for row in rows]
-            for row, own, which in zip(rows, found, order, strict=True):
-                own[which[level]] = row
-        return [[own[which] for which in sorted(own)] for own in found]
+        allowed = [[one.allowed(each) for each in self._tolerances] for one in kept]
+        written = settings.certificates
+        rows = certified_rows(kept, tokens, allowed, claims, certificates=written)
+        tables: dict[str, list[Row]] = {"table": [], "rows": []}
+        for number, row in enumerate(rows):
+            which, level = divmod(number, len(self._tolerances))
+            at = {**places[which], "tolerance": self._tolerances[level].name}
+            if written:
+                self._write(row, claims[which], at)
+            for name, found in (("table", row.functionals), ("rows", [row.row])):
+                tables[name] += [{**at, **one} for one in found]
+        return Output(
+            {
+                name: pl.DataFrame(tables[name], schema=pl.Schema(columns))
+                for name, columns in SCHEMA.items()
+            }
+        )
 
     def _read_source(self, text: int, query: int) -> tuple[Tensor, str]:
         """Return the direction that a logit reads at a query, and its name."""
