@@ -143,20 +143,20 @@ def proven_row(
     head.refuse_sink()
     named = coerce("outcome", Literal["head", "layer", "answer"], outcome)
     stays: Outcome = at.answer.outcome if named == "answer" else named
-    kept = outcomes.kept_outcome(
-        stays, head, query, lambda: at.beside(head, "layer"), lambda: at.answer
-    )
+    layer = at.beside(head, "layer") if stays == "layer" else ()
+    answer = at.answer if stays in outcomes.UNITS else None
+    [kept] = outcomes.kept_outcomes(stays, [(head, query)], layer, answer)
     [read] = tolerances([tolerance], stays, "float32")
     allowed = [kept.allowed(read), *[0.0] * (stays == "head" and read.size > 0)]
     # A page shows no radius.
-    row, *others = certified_rows([kept], " " * len(head.keys), [allowed], radii=False)
-    exact = (others or [row])[0]
+    found = certified_rows([kept], " " * len(head.keys), [allowed], radii=False)
+    row, exact = (pl.DataFrame(found[one]["table"]).to_dict(as_series=False) for one in (0, -1))
     words = f"{OUTCOMES[stays].removesuffix(',')}, {outcomes.exactness(read.name, stays)}"
     if kept.effect is not None:
         words += f", to first order (without this row, the {outcomes.changed(at.answer.outcome, kept.effect)})"
     told = {"kept": words, "outcome": stays, "tolerance": read.name, "effect": kept.effect}
-    ends = {f"exact_{end}": exact.columns[end] for end in ("lo", "hi")}
-    return {**row.columns, **ends, **told}
+    ends = {f"exact_{end}": exact[end] for end in ("lo", "hi")}
+    return {**row, **ends, **told}
 
 
 def alternative(at: Measured, head: Head, check: Check) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """What must stay the same when weights change, and how nearly: the outcome and the tolerances of a certificate."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from itertools import compress, groupby
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS, HeadValues, ProjectedValues, SimplexSpace, head_values
-from identilens.linalg.memory import wide
-from identilens.linalg.simplex import joint_space
+from identilens.linalg.memory import blocks, wide
+from identilens.linalg.simplex import joint_space, row_space
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_programs import RowPrograms, row_and_space, stacked
 from identilens.models.chats import SO_FAR, TEMPLATE
@@ -156,15 +156,33 @@ def of_head(
     return KeptOutcome(projected, row, space, torch.ones_like(row, dtype=torch.bool), scale)
 
 
-def of_row(head: Head, query: int) -> KeptOutcome:
-    """Return a head's own output at one row as what must stay; a learnt sink is one more key.
+def of_rows(rows: Sequence[tuple[Head, int]]) -> list[KeptOutcome]:
+    """Return heads' own outputs at rows as what must stay; a learnt sink is one more key.
 
     Raises:
         UnsupportedModelError: As `Head.attention`.
     """
-    weights, projected, visible = head.distributions(head.at(query))
-    row = head.place(query)
-    return of_head(weights[row], projected, None if visible is None else visible[row])
+    weights, values, masks = [], [], []
+    for head, query in rows:
+        own, T, visible = head.distributions(head.at(query))
+        row = head.place(query)
+        weights.append(own[row])
+        values.append(T)
+        masks.append(
+            torch.ones_like(own[row], dtype=torch.bool) if visible is None else visible[row]
+        )
+    T, visible = values[0], torch.stack(masks)
+    weights, kept = checked_weights(torch.stack(weights), T, visible), []
+    for part in blocks(len(rows), 4 * 8 * T.compact.numel(), weights.device):
+        compact, seen = torch.stack([one.compact for one in values[part]]), visible[part]
+        space = row_space(compact, seen, T.tolerance_of(seen.sum(1)))
+        scales = torch.linalg.vector_norm((weights[part, None] @ compact)[:, 0], dim=1).tolist()
+        for number, (own, scale) in enumerate(zip(values[part], scales, strict=True)):
+            axes = {name: getattr(space, name)[number] for name in ("kept", "scales", "visible")}
+            row = weights[part][number]
+            every = torch.ones_like(row, dtype=torch.bool)
+            kept.append(KeptOutcome(own, row, replace(space, **axes), every, scale))
+    return kept
 
 
 def of_layer(heads: Sequence[Head], head: int, query: int) -> KeptOutcome:
@@ -209,19 +227,16 @@ def of_answer(answer: Answer, head: Head, query: int) -> KeptOutcome:
     return replace(kept, scale=1.0, effect=effect, answer=answer, head=head, query=query)
 
 
-def kept_outcome(
+def kept_outcomes(
     outcome: Outcome,
-    head: Head,
-    query: int,
-    layer: Callable[[], Sequence[Head]],
-    answer: Callable[[], Answer],
-) -> KeptOutcome:
-    """Return what must stay the same when a row changes; ``layer`` and ``answer`` are asked for only if needed."""
-    if outcome == "head":
-        return of_row(head, query)
+    rows: Sequence[tuple[Head, int]],
+    layer: Sequence[Head],
+    answer: Answer | None,
+) -> list[KeptOutcome]:
+    """Return what must stay the same when each row changes, given all heads of the layer, or the model's answer."""
     if outcome == "layer":
-        return of_layer(layer(), head.head, query)
-    return of_answer(answer(), head, query)
+        return [of_layer(layer, head.head, query) for head, query in rows]
+    return [of_answer(answer, *row) for row in rows] if answer else of_rows(rows)
 
 
 def asked_answer(

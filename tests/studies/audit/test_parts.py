@@ -14,9 +14,10 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import identilens as idl
 from helpers.heads import random_weights
 from helpers.zoo import build, ids
-from identilens.linalg import ProjectedValues, memory
+from identilens.linalg import memory
 from identilens.linalg.rows import FullRows
-from identilens.measures.attention.determined import functional_ends
+from identilens.linalg.simplex import row_space
+from identilens.measures.attention.row_programs import RowPrograms
 from identilens.studies.audit import study
 
 
@@ -91,10 +92,11 @@ def test_programs_of_more_rows_and_heads_are_no_more_operations():
     costs, seen = torch.eye(24).double()[None, :3], torch.ones(24, 24, dtype=torch.bool).tril()
     counts = []
     for count in (2, 12):
-        copies = ProjectedValues.of(T.expand(count, -1, -1))
-        own = rows[12 : 12 + count], copies, costs.expand(count, -1, -1), seen[12 : 12 + count]
+        own, allowed = slice(12, 12 + count), torch.full((count,), 0.01).double()
         with _counted() as operations:
-            functional_ends(*own, 0.01)
+            space = row_space(T.double().expand(count, -1, -1), seen[own], 1e-7)
+            programs = RowPrograms.of(rows[own], space, allowed)
+            programs.between(costs.expand(count, -1, -1)[..., programs.keys])
         counts.append(len(operations))
     # As many steps as the program with the most of them needs.
     assert 0 < counts[1] < 2 * counts[0]

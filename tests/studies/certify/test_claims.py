@@ -109,9 +109,7 @@ def test_the_ends_are_those_of_linear_programs(seed, masked):
     kept = kept_basis(T[keys])
     kept_row = of_head(row, T, visible)
     [made] = certified_rows([kept_row], "abcdefghijkl", [[0.0]], [claims], certificates=True)
-    for columns, certificate, (claim, coefficients) in zip(
-        made.functionals[-2:], made.certificates, claims.items(), strict=True
-    ):
+    for columns, (claim, coefficients) in zip(made["table"][-2:], claims.items(), strict=True):
         ends = [
             sign
             * linprog(
@@ -125,7 +123,7 @@ def test_the_ends_are_those_of_linear_programs(seed, masked):
         assert columns["value"] == pytest.approx(float(coefficients @ row))
         assert columns["functional"] == claim.words
         assert columns["verdict"] == claim.verdict(columns["lo"], columns["hi"])
-        assert certificate.holds
+        assert columns["certificate"].holds
     assert columns["lo"] >= 0
 
 

@@ -17,7 +17,6 @@ from identilens.linalg.simplex import row_space
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_programs import (
     ALMOST_ZERO,
-    RowPrograms,
     allowed_change,
     movable_keys,
     solver_of,
@@ -181,30 +180,6 @@ def least_weights(
         for whole, ends in ((lo, optima.bounds), (slopes, slope)):
             whole[heads] = whole[heads].flatten(1).scatter(1, place, ends).view(-1, count, keys)
     return torch.minimum(lo, inside), slopes
-
-
-def functional_ends(
-    weights: Float[Tensor, "row key"],
-    T: ProjectedValues,
-    costs: Float[Tensor, "row functional key"],
-    visible: Bool[Tensor, "row key"] | None = None,
-    tolerance: float = 0.0,
-) -> tuple[Float[Tensor, "row functional"], Float[Tensor, "row functional"]]:
-    """Return the proven ends of functionals of checked rows, each with T of its own: see `functional_interval`.
-
-    Raises:
-        NumericalError: A program whose answer cannot be certified.
-    """
-    allowed = allowed_change(weights[:, None], T, tolerance)[:, 0]
-    lo, hi = torch.zeros_like(costs[..., 0]), torch.zeros_like(costs[..., 0])
-    if visible is None:
-        visible = torch.ones_like(weights, dtype=torch.bool)
-    for part in blocks(len(lo), 4 * costs[0, 0].numel() * T.compact.shape[-1] ** 2, costs.device):
-        own = visible[part]
-        space = row_space(T.compact[part], own, T.tolerance_of(own.sum(1)))
-        programs = RowPrograms.of(weights[part], space, allowed[part])
-        lo[part], hi[part], _ = programs.between(costs[part][..., programs.keys])
-    return lo, hi
 
 
 def functional_interval(

@@ -1,7 +1,6 @@
 """Functionals of a row of attention: value, proven ends, verdict and radius of each over all alternatives."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 import polars as pl
 import torch
@@ -9,14 +8,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.claims import FALSE, TRUE, Claim, ClaimRow, functionals_of
-from identilens.linalg.certificate import Certificate
-from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.determined import functional_ends
 from identilens.measures.attention.row_programs import ORDER_MARGIN, RowPrograms
 from identilens.models.heads import CapturedLayer, Head
 from identilens.runs.tables import HEAD, Columns, Row, decimals
 from identilens.studies.drawn import drawn_rows
-from identilens.studies.outcomes import KeptOutcome
+from identilens.studies.outcomes import KeptOutcome, of_rows, row_programs
 from identilens.studies.settings import Tolerance
 
 ROW: Columns = {**HEAD, "query": pl.Int64, "query_token": pl.String, "tolerance": pl.String}
@@ -37,18 +33,14 @@ Functionals = Mapping[Claim, Float[Tensor, " key"]]
 """Claims with the coefficient of each key."""
 
 
-Proven = list[tuple[Row, Certificate | None]]
-"""Columns of each functional of a row, and what proves its ends where that was asked for."""
-
-
 def certified(
     rows: Sequence[KeptOutcome],
     programs: RowPrograms,
     functionals: Sequence[Functionals],
     *,
     certificates: bool = False,
-) -> list[Proven]:
-    """Return value, proven ends, verdict and radius of each functional of each row."""
+) -> list[list[Row]]:
+    """Return value, proven ends, verdict, radius and certificate of each functional of each row."""
     count = max(map(len, functionals))
     if not count:
         return [[] for _ in rows]
@@ -69,22 +61,19 @@ def certified(
     found = []
     for number, (kept, claims) in enumerate(zip(rows, functionals, strict=True)):
         columns = values[number], lo[number], hi[number], kept.change(reached[number])
-        proven: Proven = []
-        for place, (claim, numbers) in enumerate(
-            zip(claims, torch.stack(columns, 1).tolist(), strict=False)
+        proven = []
+        for claim, cost, numbers in zip(
+            claims, costs[number], torch.stack(columns, 1).tolist(), strict=False
         ):
-            one, certificate = (
-                dict(zip(("value", "lo", "hi", "radius"), numbers, strict=True)),
-                None,
-            )
+            one: Row = dict(zip(("value", "lo", "hi", "radius"), numbers, strict=True))
             if certificates:
-                certificate = programs.certificate(number, costs[number, place])
-                one["lo"], one["hi"] = certificate.ends.tolist()
+                one["certificate"] = programs.certificate(number, cost)
+                one["lo"], one["hi"] = one["certificate"].ends.tolist()
             verdict = claim.verdict(one["lo"], one["hi"])
             one |= {"functional": claim.words, "verdict": verdict}
             if verdict not in (TRUE, FALSE):
                 one["radius"] = None
-            proven.append((one, certificate))
+            proven.append(one)
         found.append(proven)
     return found
 
@@ -103,25 +92,20 @@ def proven_rows(
         UnsupportedModelError: As `Head.attention`.
         NumericalError: A program whose answer cannot be certified.
     """
-    rows, seen, compact, places = [], [], [], []
-    T = pairs[0][0].projected
-    for head, row in pairs:
-        weights, T, visible = head.distributions(head.at(row))
-        rows.append(weights[row])
-        seen.append(weights[row] >= 0 if visible is None else visible[row])
-        compact.append(T.compact)
-        places.append({"layer": head.layer, "head": head.head, "kind": head.kind, "row": row})
-    T, visible = replace(T, values=torch.stack(compact), output=None), torch.stack(seen)
-    weights = checked_weights(torch.stack(rows), T, visible)
-    costs = costs.to(weights).expand(len(weights), -1, -1)
-    values = (costs @ weights[..., None])[..., 0]
-    found = [(values, *functional_ends(weights, T, costs, visible, one.size)) for one in tolerances]
-    ends = zip(("value", "lo", "hi"), zip(*found, strict=True), strict=True)
-    columns = {name: pl.Series(torch.stack(one, 1).flatten().cpu().numpy()) for name, one in ends}
-    names = pl.DataFrame({"tolerance": [one.name for one in tolerances]})
-    words = pl.DataFrame({"functional": [claim.words for claim in claims]})
-    at = pl.DataFrame(places).join(names, how="cross").join(words, how="cross")
-    return at.with_columns(**columns)
+    kept, words = of_rows(pairs), [claim.words for claim in claims]
+    frames = []
+    for tolerance in tolerances:
+        programs = row_programs(kept, [tolerance.size] * len(kept))
+        own = costs.to(programs.inside).expand(len(kept), -1, -1)[..., programs.keys]
+        lo, hi, _ = programs.between(own)
+        ends = {"value": (own @ programs.inside[..., None])[..., 0], "lo": lo, "hi": hi}
+        named = {"row": [row for _, row in pairs], "functional": [words] * len(kept)}
+        for name in ("layer", "head", "kind"):
+            named[name] = [getattr(head, name) for head, _ in pairs]
+        table = pl.DataFrame(named | {name: found.tolist() for name, found in ends.items()})
+        table = table.explode("functional", *ends).with_columns(tolerance=pl.lit(tolerance.name))
+        frames.append(table)
+    return pl.concat(frames)
 
 
 def layer_functionals(

@@ -1,9 +1,7 @@
 """Certificates of rows: value, proven ends and verdict of each functional."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from math import isfinite
-from typing import Any
 
 import polars as pl
 import torch
@@ -11,7 +9,6 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.linalg import ProjectedValues
-from identilens.linalg.certificate import Certificate
 from identilens.linalg.memory import blocks
 from identilens.measures.attention.influence import contribution_weights, norm_share, removal_effect
 from identilens.measures.attention.row_programs import NUMBERS, Ends, RowPrograms, some_of
@@ -74,26 +71,6 @@ by the first order and put into the model.
 """
 
 
-@dataclass(frozen=True)
-class CertifiedRow:
-    """What is certain of one row of attention.
-
-    Attributes:
-        functionals: Their columns: of the weight of each visible key, then of each claim.
-        row: Columns of the row as a whole.
-        certificates: What proves the ends of each claim, where it was asked for.
-    """
-
-    functionals: list[Row]
-    row: Row
-    certificates: Sequence[Certificate | None]
-
-    @property
-    def columns(self) -> dict[str, list[Any]]:
-        """The columns of the functionals."""
-        return pl.DataFrame(self.functionals).to_dict(as_series=False)
-
-
 def certified_rows(
     rows: Sequence[KeptOutcome],
     tokens: Sequence[str],
@@ -102,14 +79,15 @@ def certified_rows(
     *,
     certificates: bool = False,
     radii: bool = True,
-) -> list[CertifiedRow]:
+) -> list[dict[str, list[Row]]]:
     """Return what is certain of rows, for all alternatives that change the outcome of each by at most so much.
 
     Row by row, for each of its changes in ``allowed``, as many of each. ``lo`` and ``hi`` are the proven ends of each
     functional; for ``norm_share`` and ``contribution`` see the measures; ``removal`` is the change of what the head
     adds when the key is removed, as a share of its length, missing where nothing else has weight or nothing is added.
     All of them are in units of the outcome. The verdict calls a weight determined by its interval alone. ``claims``
-    come with the coefficient of each key, and ``tokens`` are what stands at each key.
+    come with the coefficient of each key, and ``tokens`` are what stands at each key. In the rows of the tables, see
+    `SCHEMA`, a certificate is no file yet.
 
     Raises:
         NumericalError: A program whose answer cannot be certified.
@@ -163,9 +141,7 @@ def certified_rows(
             "certified_top": None if top[number] < 0 else top[number] % len(row),
             "gap": float(ends.gap[number]),
         }
-        functionals += [one for one, _ in proven[number]]
-        held = [certificate for _, certificate in proven[number]]
-        found.append(CertifiedRow(functionals, whole, held))
+        found.append({"table": functionals + proven[number], "rows": [whole]})
     return found
 
 

@@ -1,8 +1,8 @@
 """What an outcome (a head's output, its layer's, the model's answer) fixes of each attention weight of a row."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property, lru_cache
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,6 @@ from torch import Tensor
 from identilens.claims import Claim, ClaimRow, functionals_of, read_claims, row_sources
 from identilens.errors import SettingError
 from identilens.models.heads import Head
-from identilens.models.inputs import Item
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
@@ -28,12 +27,12 @@ from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
 from identilens.studies.certify.certificates import FOLDER, CertificateFile
 from identilens.studies.certify.result import Certainty
-from identilens.studies.certify.rows import SCHEMA, CertifiedRow, certified_rows
+from identilens.studies.certify.rows import SCHEMA, certified_rows
 from identilens.studies.certify.settings import CertifySettings
 from identilens.studies.head_views import head_name
 from identilens.studies.heads import HeadStudy, PartsByText, Place
-from identilens.studies.outcomes import answer_in_words, asked_answer, kept_outcome
-from identilens.studies.settings import tolerances
+from identilens.studies.outcomes import answer_in_words, asked_answer, kept_outcomes
+from identilens.studies.settings import UNITS, tolerances
 
 _ROWS = 16
 """Rows in one part: what an interruption can cost."""
@@ -97,7 +96,7 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
         # What the heads of a layer share is made once.
         self._layer = lru_cache(1)(self._read_layer)
         self._source = lru_cache(_SOURCES)(self._read_source)
-        self._answers: dict[int, tuple[Answer, str]] = {}
+        self._answer = lru_cache(1)(self._read_answer)
         self._tolerances = tolerances(settings.tolerance, settings.outcome, lens.dtype)
         self._moves = settings.outcome != "head" or any(one.size for one in self._tolerances)
         if settings.source:
@@ -127,42 +126,36 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
     def run(self, part: int) -> Output:
         """Return the certificates of some rows of a layer, all rows together."""
         settings, heads = self.settings, self.heads
-        kept, claims, places = [], [], []
+        claims, places = [], []
         first, _ = self.parts[part][0]
-        item, layer = heads.items[first.text], self._layer(first.text, first.site)
-        names, side = heads.tokens(layer[0], first.text), sides(first.site.kind, item.tokens)
+        text, site = first.text, first.site
+        item, layer = heads.items[text], self._layer(text, site)
+        names, side = heads.tokens(layer[0], text), sides(site.kind, item.tokens)
         tokens = names[side.key]
         spelling = Spelling.of(item, side.key, tokens)
-        for place, query in self.parts[part]:
-            head = layer[place.head]
+        answer, words = self._answer(text, site) if settings.outcome in UNITS else (None, None)
+        pairs = [(layer[place.head], query) for place, query in self.parts[part]]
+        for (head, query), (place, _) in zip(pairs, self.parts[part], strict=True):
             head.refuse_sink()
-            row = ClaimRow(head, query, tokens, place.text, spelling, self._moves)
-            kept.append(
-                kept_outcome(
-                    settings.outcome,
-                    head,
-                    query,
-                    lambda: layer,
-                    lambda: self._answer(place.text, place.site, names)[0],  # noqa: B023
-                )
-            )
+            row = ClaimRow(head, query, tokens, text, spelling, self._moves)
             claims.append(functionals_of(self._claims, row))
             if settings.source:
-                claims[-1] |= row_sources(row, *self._source(place.text, query))
-            answer = kept[-1].answer and self._answer(place.text, place.site, names)[1]
+                claims[-1] |= row_sources(row, *self._source(text, query))
             at = {"query": query, "query_token": names[side.query][query]}
-            places.append({**place.row, **at, "outcome": settings.outcome, "answer": answer})
+            places.append({**place.row, **at, "outcome": settings.outcome, "answer": words})
+        kept = kept_outcomes(settings.outcome, pairs, layer, answer)
         allowed = [[one.allowed(each) for each in self._tolerances] for one in kept]
         written = settings.certificates
-        rows = certified_rows(kept, tokens, allowed, claims, certificates=written)
-        tables: dict[str, list[Row]] = {"table": [], "rows": []}
-        for number, row in enumerate(rows):
-            which, level = divmod(number, len(self._tolerances))
-            at = {**places[which], "tolerance": self._tolerances[level].name}
+        rows = iter(certified_rows(kept, tokens, allowed, claims, certificates=written))
+        tables: dict[str, list[Row]] = {name: [] for name in SCHEMA}
+        for (place, functionals), tolerance in product(
+            zip(places, claims, strict=True), self._tolerances
+        ):
+            at, certified = {**place, "tolerance": tolerance.name}, next(rows)
             if written:
-                self._write(row, claims[which], at)
-            for name, found in (("table", row.functionals), ("rows", [row.row])):
-                tables[name] += [{**at, **one} for one in found]
+                self._write(certified["table"], functionals, at)
+            for name, own in certified.items():
+                tables[name] += [{**at, **one} for one in own]
         return Output(
             {
                 name: pl.DataFrame(tables[name], schema=pl.Schema(columns))
@@ -170,25 +163,36 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
             }
         )
 
-    def _read_source(self, text: int, query: int) -> tuple[Tensor, str]:
-        """Return the direction that a logit reads at a query, and its name."""
-        heads = self.heads
-        return read_source(heads.lens, heads.items[text], query, self.settings.source)
-
-    def _write(self, row: CertifiedRow, claims: Iterable[Claim], at: Row) -> None:
+    def _write(self, rows: Sequence[Row], claims: Collection[Claim], at: Row) -> None:
         """Write the certificates of a row's claims, and note their files."""
-        kept = {name: at[name] for name in ("outcome", "tolerance")}
         head = at["text"], at["layer"], at["head"], at["kind"]
         place = MatrixKey(*head, f"query{at['query']}")
         where = f"{head_name(at)}, query {at['query']} ({at['query_token']!r}) of {self._model}"
+        kept = {"outcome": at["outcome"], "tolerance": at["tolerance"], "where": where}
         last = at["tolerance"].replace("%", "percent")
-        functionals = row.functionals[-len(row.certificates) :]
-        for number, claim in enumerate(claims):
+        for number, (claim, row) in enumerate(zip(claims, rows[-len(claims) :], strict=False)):
             name = f"{FOLDER}/{place}.claim{number}.{last}.safetensors"
             words = {name: getattr(claim, name) for name in ("words", "subject", "sign", "bound")}
-            file = CertificateFile(row.certificates[number], {**words, **kept, "where": where})  # pyright: ignore
-            file.write(self.folder / name)  # pyright: ignore
-            functionals[number]["certificate"] = name
+            CertificateFile(row["certificate"], words | kept).write(self.folder / name)  # pyright: ignore
+            row["certificate"] = name
+
+    def _read_source(self, text: int, query: int) -> tuple[Float[Tensor, " d_model"], str]:
+        """Return the direction along which one token's logit, or the difference of two, is read at one position.
+
+        With the scale of the final norm frozen; and its name: the token, or two.
+
+        Raises:
+            InputError: For words that are not one token.
+            UnsupportedModelError: If the model's logits are no such sum.
+        """
+        lens, asked = self.lens, self.settings.source
+        stream = read_stream(lens, self.heads.items[text], query)
+        likely = int(stream.logits.argmax())
+        tokens = [likely if one == "most likely" else token_of(lens, one) for one in asked]
+        names = token_names(lens.tokenizer, tokens) if lens.tokenizer else map(str, tokens)
+        directions = [stream.direction(one)[0] for one in tokens]
+        signs = torch.tensor([1.0, -1.0][: len(tokens)], dtype=torch.float64)
+        return signs @ torch.stack(directions), " − ".join(map(repr, names))
 
     def _read_layer(self, text: int, site: Site) -> Sequence[Head]:
         """Return all heads of a layer, with the rows that are asked for."""
@@ -197,39 +201,14 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
         rows = None if asked is None else self.heads.requested(Place(text, site, 0), asked)
         return [*read_layer(lens, item, lens.sites(item).index(site), rows).heads]
 
-    def _answer(
-        self, text: int, site: Site, tokens: Mapping[str, Sequence[str]]
-    ) -> tuple[Answer, str]:
-        """Return the model's answer to a text, and what it is in words; that to the current text is stored."""
-        if text not in self._answers:
-            lens, item = self.heads.lens, self.heads.items[text]
-            answer = asked_answer(lens, item, self.settings, tokens, text)
-            decoder = "decoder" in tokens
-            own = tokens["decoder" if decoder else "encoder"]
-            after = decoder or site.kind != "encoder"
-            self._answers = {text: (answer, answer_in_words(answer, own, after=after))}
-        return self._answers[text]
-
-
-def read_source(
-    lens: Lens, item: Item, query: int, requested: Sequence[str]
-) -> tuple[Float[Tensor, " d_model"], str]:
-    """Return the direction along which one token's logit, or the difference of two, is read at one position.
-
-    With the scale of the final norm frozen; and its name: the token, or two.
-
-    Raises:
-        InputError: For words that are not one token.
-        UnsupportedModelError: If the model's logits are no such sum.
-    """
-    stream = read_stream(lens, item, query)
-    likely = int(stream.logits.argmax())
-    tokens = [likely if one == "most likely" else token_of(lens, one) for one in requested]
-    names = token_names(lens.tokenizer, tokens) if lens.tokenizer else map(str, tokens)
-    name = " − ".join(map(repr, names))
-    directions = [stream.direction(one)[0] for one in tokens]
-    signs = torch.tensor([1.0, -1.0][: len(tokens)], dtype=torch.float64)
-    return signs @ torch.stack(directions), name
+    def _read_answer(self, text: int, site: Site) -> tuple[Answer, str]:
+        """Return the model's answer to a text, and what it is in words."""
+        item = self.heads.items[text]
+        names = self.heads.tokens(self._layer(text, site)[0], text)
+        answer = asked_answer(self.lens, item, self.settings, names, text)
+        decoder = "decoder" in names
+        own, after = names["decoder" if decoder else "encoder"], decoder or site.kind != "encoder"
+        return answer, answer_in_words(answer, own, after=after)
 
 
 certify = study_function(CertifyStudy, "certify")
