@@ -1,7 +1,7 @@
 """The space of a row's alternatives on the simplex, LN([T, 1]), and its complement, which must not change."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -52,6 +52,11 @@ class SimplexSpace:
     def seen(self) -> Float[Tensor, "*head seen rho"]:
         """B on the visible keys, of rows that see the same."""
         return self.kept[..., self.visible, :]
+
+    def of(self, rows: Int[Tensor, " row"] | slice | int) -> "SimplexSpace":
+        """Return the spaces of some of several rows, each with a mask of its own; that of one by its number."""
+        axes = {name: getattr(self, name)[rows] for name in ("kept", "scales", "visible")}
+        return replace(self, **axes)
 
     @property
     def rank(self) -> int:

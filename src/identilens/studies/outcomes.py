@@ -178,10 +178,9 @@ def of_rows(rows: Sequence[tuple[Head, int]]) -> list[KeptOutcome]:
         space = row_space(compact, seen, T.tolerance_of(seen.sum(1)))
         scales = torch.linalg.vector_norm((weights[part, None] @ compact)[:, 0], dim=1).tolist()
         for number, (own, scale) in enumerate(zip(values[part], scales, strict=True)):
-            axes = {name: getattr(space, name)[number] for name in ("kept", "scales", "visible")}
             row = weights[part][number]
             every = torch.ones_like(row, dtype=torch.bool)
-            kept.append(KeptOutcome(own, row, replace(space, **axes), every, scale))
+            kept.append(KeptOutcome(own, row, space.of(number), every, scale))
     return kept
 
 

@@ -175,10 +175,8 @@ class RowPrograms:
         part: Int[Tensor, " part"] | slice = slice(None),
     ) -> Optima:
         """Return the least values of linear costs over all alternatives of some rows: see `optima_of`."""
-        space = self.space
-        axes = {name: getattr(space, name)[part] for name in ("kept", "scales", "visible")}
         own, allowed = self.inside[part, None], self.allowed[part, None]
-        found = optima_of(replace(space, **axes), own, costs[:, None], allowed)
+        found = optima_of(self.space.of(part), own, costs[:, None], allowed)
         return Optima(*(one[:, 0] for one in vars(found).values()))
 
     def between(
@@ -187,7 +185,7 @@ class RowPrograms:
         """Return the proven ends of linear functionals over all alternatives, and how near the programs came."""
         optima = self.optima(torch.cat([costs, -costs], 1))
         lo, minus_hi = optima.bounds.chunk(2, 1)
-        return lo, -minus_hi, optima.values - optima.bounds
+        return lo, -minus_hi, torch.maximum(*(optima.values - optima.bounds).chunk(2, 1))
 
     def ends(self) -> Ends:
         """Return the least and the greatest value of each weight.

@@ -48,7 +48,7 @@ def certain_rows(
     sink = one_hot(torch.tensor(sinks, device=weights.device)[proven], T.keys).to(weights)
     allowed = allowed_change(weights, T, ROUNDING["bfloat16"])
     names = "certain_mass", "certain_mass_bfloat16", "sink_weight", "sink_lo", "sink_hi"
-    columns = {name: torch.zeros_like(allowed) for name in names}
+    columns = allowed.new_zeros(len(names), *allowed.shape)
     for space, some, keys in shared_spaces(T, len(queries), visible):
         place = slice(None), some[..., None], keys
         on_sink = sink[:, None].expand_as(weights)[place].flatten(0, 1)
@@ -60,14 +60,12 @@ def certain_rows(
         loose = mass - rounded > CLOSE
         heads = loose.any(1).nonzero()[:, 0]
         if len(heads):
-            axes = {name: getattr(space, name)[heads] for name in ("kept", "scales", "visible")}
-            ends, _ = least_weights(replace(space, **axes), inside[heads], moved[heads])
+            ends, _ = least_weights(space.of(heads), inside[heads], moved[heads])
             rounded[heads] = ends.sum(-1).where(loose[heads], rounded[heads])
         most = -optima_of(space, inside, -on_sink[..., None, :], 0 * moved).bounds[..., 0]
-        rounded = torch.minimum(rounded, mass)
-        on_sink = (inside * on_sink).sum(-1), (lower * on_sink).sum(-1), most
-        for name, found in zip(names, (mass, rounded, *on_sink), strict=True):
-            columns[name][:, some] = found.unflatten(0, (-1, len(some)))
-    listed = {name: column.tolist() for name, column in columns.items()}
+        sums = (inside * on_sink).sum(-1), (lower * on_sink).sum(-1)
+        found = torch.stack([mass, torch.minimum(rounded, mass), *sums, most])
+        columns[:, :, some] = found.unflatten(1, (-1, len(some)))
+    listed = dict(zip(names, columns.tolist(), strict=True))
     table = pl.DataFrame({"head": proven, "query": [queries] * len(proven), **listed})
     return table.explode("query", *listed).to_dicts()

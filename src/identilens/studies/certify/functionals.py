@@ -92,20 +92,20 @@ def proven_rows(
         UnsupportedModelError: As `Head.attention`.
         NumericalError: A program whose answer cannot be certified.
     """
-    kept, words = of_rows(pairs), [claim.words for claim in claims]
-    frames = []
+    kept, ends = of_rows(pairs), []
     for tolerance in tolerances:
         programs = row_programs(kept, [tolerance.size] * len(kept))
         own = costs.to(programs.inside).expand(len(kept), -1, -1)[..., programs.keys]
         lo, hi, _ = programs.between(own)
-        ends = {"value": (own @ programs.inside[..., None])[..., 0], "lo": lo, "hi": hi}
-        named = {"row": [row for _, row in pairs], "functional": [words] * len(kept)}
-        for name in ("layer", "head", "kind"):
-            named[name] = [getattr(head, name) for head, _ in pairs]
-        table = pl.DataFrame(named | {name: found.tolist() for name, found in ends.items()})
-        table = table.explode("functional", *ends).with_columns(tolerance=pl.lit(tolerance.name))
-        frames.append(table)
-    return pl.concat(frames)
+        ends.append(torch.stack([(own @ programs.inside[..., None])[..., 0], lo, hi]))
+    columns = dict(zip(("value", "lo", "hi"), torch.stack(ends, 2).tolist(), strict=True))
+    named = {name: [getattr(head, name) for head, _ in pairs] for name in ("layer", "head", "kind")}
+    named |= {"row": [row for _, row in pairs], **columns}
+    table = pl.DataFrame(named).with_columns(
+        tolerance=pl.lit([one.name for one in tolerances]),
+        functional=pl.lit([claim.words for claim in claims]),
+    )
+    return table.explode("tolerance", *columns).explode("functional", *columns)
 
 
 def layer_functionals(

@@ -92,27 +92,24 @@ def certified_rows(
     Raises:
         NumericalError: A program whose answer cannot be certified.
     """
-    count = len(allowed[0])
-    # So many rows together as their columns and the weights of alternatives easily fit.
-    each = 8 * max(4 * one.space.kept.numel() + one.row.numel() ** 2 for one in rows)
-    parts = blocks(len(rows), each * count, rows[0].row.device)
-    if len(parts) > 1:
+    count, claims = len(allowed[0]), claims or [{}] * len(rows)
+    # So many rows together as the products of their columns easily fit.
+    each = 4 * count * max(one.space.kept.numel() * one.space.rank for one in rows)
+    if len(parts := blocks(len(rows), each, rows[0].row.device)) > 1:
         options = {"certificates": certificates, "radii": radii}
         return [
             row
             for part in parts
             for row in certified_rows(rows[part], tokens, allowed[part], claims[part], **options)
         ]
-    rows = [kept for kept in rows for _ in range(count)]
+    rows = [one for one in rows for _ in range(count)]
+    claims = [one for one in claims for _ in range(count)]
     changes = [change for own in allowed for change in own]
-    claims = [own for own in claims or [{}] * len(rows) for _ in range(count)][: len(rows)]
     programs = row_programs(rows, changes)
     ends = programs.ends()
     met, top = programs.farthest(ends), programs.top(ends).tolist()
-    lengths, proven = (
-        programs.length(met),
-        certified(rows, programs, claims, certificates=certificates),
-    )
+    lengths = programs.length(met)
+    proven = certified(rows, programs, claims, certificates=certificates)
     # Radii are found for the smallest change: what is not determined there is so for no larger one.
     least = [count * number + own.index(min(own)) for number, own in enumerate(allowed)]
     reached = met.new_full((len(least), 2, len(programs.keys)), torch.nan)
