@@ -90,13 +90,12 @@ def test_repeated_random_sequences_are_scored_apart():
         pattern="induction,duplicate",
         repeated=16,
         tolerance=0,
-        sequences=3,
         rows=20,
         layers=3,
     )
     own = found.by_head().filter(corpus="repeated", pattern="duplicate")
-    assert own["texts"].to_list() == [3] * 8
+    assert own["texts"].to_list() == [4] * 8
     # Each token of the second half has been seen once before, but for tokens that were drawn twice.
-    assert own["rows"][0] >= 3 * 16
+    assert own["rows"][0] >= 4 * 16
     assert set(found.counts()["corpus"]) == {"texts", "repeated"}
     assert found.table.filter(corpus="texts")["text"].unique().to_list() == [0]

@@ -106,12 +106,8 @@ class CertificateFile:
             "keys": shortened(of, _COUNTED) or "no key",
             "order": "" if told["outcome"] in EXACT else ", to first order",
         }
-        # A proven end may be this far from a stated one.
-        near = [
-            None if ends is None else ends.where(ends.abs() > certificate.slack, 0.0)
-            for ends in (certificate.ends, certificate.met)
-        ]
-        for name, ends in zip(("stated", "met", "proven"), (*near, proven), strict=True):
+        named = {"stated": certificate.ends, "met": certificate.met, "proven": proven}
+        for name, ends in named.items():
             if ends is not None:
                 numbers[f"{name}_lo"], numbers[f"{name}_hi"] = ends.tolist()
         return " ".join(said(_SENTENCES, numbers))

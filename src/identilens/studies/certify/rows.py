@@ -118,15 +118,11 @@ def certified_rows(
     found = []
     for number, kept in enumerate(rows):
         own = programs.asked[number]
-        keys = programs.keys[own] % kept.values.keys
-        row = met.new_zeros(kept.values.keys)
-        visible = torch.zeros_like(row, dtype=torch.bool).index_fill(0, keys, True)
-        row, farthest = (row.scatter(0, keys, one[number, own]) for one in (programs.inside, met))
+        row, visible = kept.row[kept.own], kept.space.visible[kept.own]
+        farthest = torch.zeros_like(row).masked_scatter(visible, met[number, own])
         bounds = ends.lo[number, own], ends.hi[number, own]
         radius = kept.change(reached[number // count][:, own])
-        functionals = _weights(kept.values, row, visible, *bounds, radius)
-        for one in functionals:
-            one["token"] = tokens[one["key"]]
+        weights = _weights(kept.values, row, visible, *bounds, radius, tokens)
         whole = {
             "allowed": changes[number],
             "effect": kept.effect,
@@ -138,7 +134,7 @@ def certified_rows(
             "certified_top": None if top[number] < 0 else top[number] % len(row),
             "gap": float(ends.gap[number]),
         }
-        found.append({"table": functionals + proven[number], "rows": [whole]})
+        found.append({"table": weights + proven[number], "rows": [whole]})
     return found
 
 
@@ -149,6 +145,7 @@ def _weights(
     lo: Float[Tensor, " seen"],
     hi: Float[Tensor, " seen"],
     radii: Float[Tensor, "two radius"],
+    tokens: Sequence[str],
 ) -> list[Row]:
     """Return the columns of each visible key's weight, given its ends."""
     columns = {
@@ -173,7 +170,8 @@ def _weights(
         listed[name] = [number if isfinite(number) else None for number in listed[name]]
     listed["verdict"] = [VERDICTS[number] for number in verdict.tolist()]
     listed["functional"] = [f"key {key}" for key in listed["key"]]
-    return [dict(zip(listed, one, strict=True)) for one in zip(*listed.values(), strict=True)]
+    listed["token"] = [tokens[key] for key in listed["key"]]
+    return pl.DataFrame(listed).to_dicts()
 
 
 def row_radii(

@@ -17,9 +17,8 @@ class PatternSettings(ToleranceSettings, KindSettings):
         rows: Rows of each text, layer and pattern that the score rests on, drawn by the seed from those that have the
             pattern; the same for all heads of a layer.
         least_score: Score from which on a head is called by the pattern.
-        repeated: Tokens of a random sequence that stands twice in a row, as further texts; 0 for none. Induction is
-            usually measured on them.
-        sequences: Number of such texts.
+        repeated: Tokens of a random sequence that stands twice in a row, as four further texts; 0 for none. Induction
+            is usually measured on them.
         seed: Seed of the drawn rows, and of random sequences.
     """
 
@@ -27,7 +26,6 @@ class PatternSettings(ToleranceSettings, KindSettings):
     rows: Positive = 8
     least_score: Part = 0.4
     repeated: NonNegative = 0
-    sequences: Positive = 4
     seed: NonNegative = 0
 
     def check(self) -> None:

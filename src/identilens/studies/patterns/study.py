@@ -26,6 +26,9 @@ from identilens.studies.items import Items
 from identilens.studies.patterns.result import PatternScores
 from identilens.studies.patterns.settings import PatternSettings
 
+_SEQUENCES = 4
+"""Random sequences that are added."""
+
 
 class PatternStudy(TextStudy[PatternSettings, PatternScores]):
     """Score every head on published patterns of attention, and bound the scores over all alternatives.
@@ -78,7 +81,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         size = self.lens.model.config.get_text_config().vocab_size
         usual = torch.tensor([one for one in range(size) if one not in special])
         generator = torch.Generator().manual_seed(settings.seed)
-        shape = settings.sequences, settings.repeated
+        shape = _SEQUENCES, settings.repeated
         drawn = usual[torch.randint(len(usual), shape, generator=generator)].tolist()
         first = int(self.items[0].tensors["input_ids"][0])
         return [[first, *row, *row] for row in drawn]
