@@ -53,7 +53,7 @@ def patterns(n):
 def test_a_thousand_random_layers(start):
     for seed in range(start, start + 100):
         values, projection, logits = random_layer(seed)
-        T = ProjectedValues(values, projection.shape[-1], None, OutputFactor.of(projection))
+        T = ProjectedValues(values, projection.shape[-1], OutputFactor.of(projection))
         n = values.shape[2]
         # Local rows see about as many keys as values have dimensions: rounding grows with their condition.
         names = [name for name in patterns(n) if name != "local"]
@@ -73,7 +73,7 @@ def test_a_thousand_random_layers(start):
 def test_what_is_left_of_the_ones_is_that_of_the_maps(seed, name, held, monkeypatch):
     monkeypatch.setattr(memory, "PROCESSOR_BYTES", held)
     values, projection, logits = random_layer(seed)
-    T = ProjectedValues(values, projection.shape[-1], None, OutputFactor.of(projection))
+    T = ProjectedValues(values, projection.shape[-1], OutputFactor.of(projection))
     n = values.shape[2]
     visible, seen = patterns(n)[name]
     weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
@@ -90,7 +90,7 @@ def test_what_is_left_of_the_ones_is_that_of_the_maps(seed, name, held, monkeypa
 
 def test_heads_of_a_group_share_their_values():
     values, projection = torch.randn(2, 1, 90, 8).double(), torch.randn(2, 3, 8, 20).double()
-    T = ProjectedValues(values, 20, None, OutputFactor.of(projection))
+    T = ProjectedValues(values, 20, OutputFactor.of(projection))
     projector = T.projector(90, "causal")
     assert isinstance(projector, CausalRows)
     assert len(projector.white) == 2
@@ -101,7 +101,7 @@ def test_heads_of_a_group_share_their_values():
 @pytest.mark.parametrize("seed", [3, 8, 13, 18, 23, 11, 12, 14])
 def test_ranks_of_rows_are_those_of_a_decomposition(seed, name):
     values, projection, _ = random_layer(seed)
-    T = ProjectedValues(values, projection.shape[-1], None, OutputFactor.of(projection))
+    T = ProjectedValues(values, projection.shape[-1], OutputFactor.of(projection))
     n = values.shape[2]
     visible, seen = patterns(n)[name]
     projector = T.projector(n, visible)

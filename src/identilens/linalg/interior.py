@@ -269,8 +269,10 @@ class SharedPrograms:
             mean = mean / (x.shape[-1] + 1)
             worst = [mean[..., 0] * x.shape[-1], *(one.abs().amax(-1) for one in (primal, dual))]
             sound = running & mean[..., 0].isfinite()
-            _put(points, program, x, sound)
-            _put(multipliers, program, y, sound)
+            for held, numbers in ((points, x), (multipliers, y)):
+                place = program[..., None].expand_as(numbers)
+                kept = numbers.where(sound[..., None], held.gather(-2, place))
+                held.scatter_(-2, place, kept)
             running &= (torch.stack(worst).amax(0) > close) & (worst[0] > 1e-4 * close)
             if not running.any():
                 break
@@ -365,14 +367,3 @@ def _start(costs: Tensor, right: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, 
 def _length(positive: Tensor, move: Tensor) -> Float[Tensor, "*program 1"]:
     """Return how far each can move before an entry is zero."""
     return torch.where(move < 0, -positive / move, torch.inf).amin(-1, keepdim=True)
-
-
-def _put(
-    held: Float[Tensor, "*head all k"],
-    program: Int[Tensor, "*head program"],
-    numbers: Float[Tensor, "*head program k"],
-    wanted: Bool[Tensor, "*head program"],
-) -> None:
-    """Put the numbers of these programs, where they are wanted, into those of all."""
-    place = program[..., None].expand_as(numbers)
-    held.scatter_(-2, place, numbers.where(wanted[..., None], held.gather(-2, place)))

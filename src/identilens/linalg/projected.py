@@ -35,13 +35,11 @@ class ProjectedValues:
     Attributes:
         values: V, float64; or F itself without ``output``.
         d_model: Number of columns of T.
-        fixed_tolerance: Replaces `relative_tolerance`, for any number of keys.
         output: L of W_O, where F = V L and L is square.
     """
 
     values: Float[Tensor, "*head key r"]
     d_model: int
-    fixed_tolerance: float | None = None
     output: OutputFactor | None = None
 
     @classmethod
@@ -49,15 +47,12 @@ class ProjectedValues:
         cls,
         values: Float[Tensor, "*head key d_v"],
         output_projection: Float[Tensor, "*#head d_v d_model"] | None = None,
-        *,
-        tolerance: float | None = None,
     ) -> "ProjectedValues":
         """Return the projected values of some heads.
 
         Args:
             values: V, value bias included; or T itself when no projection is given.
             output_projection: W_O, each head's block, without its bias (Brunner: H; Bhardwaj: D).
-            tolerance: Share of σ_max(T) up to which a singular value counts as zero; `relative_tolerance` by default.
 
         Raises:
             InputError: For shapes that do not fit, or an empty sequence.
@@ -66,11 +61,11 @@ class ProjectedValues:
         check_values(values, output_projection)
         values = wide(values)
         if output_projection is None:
-            return cls(values, values.shape[-1], tolerance)
+            return cls(values, values.shape[-1])
         output = OutputFactor.of(output_projection)
         if output.is_spared(values.shape[-2]):
-            return cls(values, output.d_model, tolerance, output)
-        return cls(values @ output.lower, output.d_model, tolerance)
+            return cls(values, output.d_model, output)
+        return cls(values @ output.lower, output.d_model)
 
     @cached_property
     def compact(self) -> Float[Tensor, "*head key r"]:
@@ -87,11 +82,7 @@ class ProjectedValues:
 
     def tolerance_of(self, keys: Any) -> Any:
         """Return the share of σ_max up to which a singular value of so many rows of T counts as zero."""
-        if self.fixed_tolerance is None:
-            return relative_tolerance(keys, self.d_model)
-        if isinstance(keys, Tensor):
-            return torch.full_like(keys, self.fixed_tolerance, dtype=torch.float64)
-        return self.fixed_tolerance
+        return relative_tolerance(keys, self.d_model)
 
     @property
     def tolerance(self) -> float:

@@ -67,7 +67,7 @@ class LayerBatch(Layer):
         self._lower = factor.lower.reshape(-1, self.heads, *factor.lower.shape[-2:])
         self._lower = self._lower.repeat_interleave(len(texts), 0)
         self.projected = ProjectedValues(
-            values[:, :, None], factor.d_model, None, factor.grouped(len(texts), groups)
+            values[:, :, None], factor.d_model, factor.grouped(len(texts), groups)
         )
         self.require_finite(self.projected.compact.flatten(0, 2), "values")
         visible: Visible = call.unmasked_pattern()
