@@ -124,7 +124,6 @@ ON_THE_COMMAND_LINE = {
     "no data": ((*TRAIN, "--task", "trec", "--data", "none", "-o", "o"), "none"),
     "a reproduction that is none": (("reproduce", "wen2099-figure1", "-o", "o"), "wen2099-figure1"),
     "a check of nothing": (("selfcheck", "-m", "none"), "no model found under 'none'"),
-    "a demo over a file": (("demo", "-o", "file"), "could not write file"),
 }  # fmt: skip
 
 

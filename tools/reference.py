@@ -101,7 +101,6 @@ TOPICS = {
             "load_result",
             "write_report",
             "compare",
-            "studies.comparison.Comparison",
             "verify",
         ),
     ),

@@ -335,7 +335,6 @@ def faithfulness(
     groups: int | str | collections.abc.Sequence[int] = ...,
     searched: int = ...,
     alternatives: int = ...,
-    attribution: bool = ...,
     seed: int = ...,
     settings: typing.Any = ...,
     out: str | pathlib.Path | None = ...,
@@ -371,8 +370,6 @@ def faithfulness(
         searched: Number of keys from which the search for the best and the worst order chooses; at least the largest
             group.
         alternatives: Number of alternatives drawn of each row.
-        attribution: Among explanations of a decision gradient × input, integrated gradients and occlusion, which need
-            captum.
         seed: Seed of the random numbers.
         settings: All settings at once, as a `identilens.studies.faithfulness.settings.FaithfulnessSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
@@ -402,7 +399,6 @@ def influence(
     outcome: typing.Literal['head', 'layer', 'states', 'prediction'] = ...,
     answer: int | str | collections.abc.Sequence[int | str] | None = ...,
     decision: str | None = ...,
-    without: str | collections.abc.Sequence[str] = ...,
     directions: int = ...,
     removed: int | None = ...,
     seed: int = ...,
@@ -438,8 +434,6 @@ def influence(
             positions by default. A classifier has one prediction.
         decision: An answer that follows each text, of one token or several: the predictions of its tokens count, and
             the change of its log probability without each head is measured, too. The space before it may be left out.
-        without: A segment that is taken out of each text before the decision, as name=words, or as name=start:end by
-            characters: how likely the decision is then. The last token stays.
         directions: Random directions of an estimate, each one backward pass; 0 for no estimates.
         removed: Heads of each text that are removed: those with the largest estimates. All by default, or 32 where
             more than 512 are chosen; the others have an estimate only.

@@ -63,7 +63,7 @@ BUILT = {
     "long map": lambda: token_map(MAP[:1].expand(1, 2), "a", "b" * 30, "Text", side=90, domain=(-1, 2)),
     "light look": lambda: SimpleNamespace(to_dict=theme),
     "dark look": lambda: SimpleNamespace(to_dict=partial(theme, True)),
-    "map of zeros": lambda: token_map(torch.zeros(1, 1), "a", "b", "Text", value_title="Share"),
+    "map of zeros": lambda: token_map(torch.zeros(1, 1), "a", "b", "Text"),
 }  # fmt: skip
 SPECS = Path(__file__).parent / "specs.json"
 

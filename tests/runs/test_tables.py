@@ -5,6 +5,7 @@ import random
 import re
 import sys
 from contextlib import contextmanager
+from time import sleep
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -150,15 +151,11 @@ def test_a_bar_has_the_note_and_inner_runs_have_no_bar():
     assert re.search(r"1/3 texts after .* left, layer 2", cell.getvalue())
 
 
-def test_the_log_has_a_line_a_minute(caplog, monkeypatch):
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    with (
-        caplog.at_level("INFO", "identilens"),
-        patch.object(sys, "stderr", io.StringIO()),
-        watched("texts", None) as told,
-    ):
-        for second, done, note in ((30, 1, ""), (65, 2, "layer 2"), (90, 3, ""), (130, 4, "")):
-            clock.now = second
-            told(done, 40, note)
-    assert caplog.messages == ["2 of 40 texts layer 2", "4 of 40 texts "]
+def test_without_a_terminal_a_bar_is_written_after_a_while(monkeypatch):
+    monkeypatch.setattr(progress, "EVERY", 0.01)
+    with patch.object(sys, "stderr", io.StringIO()) as file, watched("texts", None) as told:
+        sleep(0.02)
+        told(2, 40, "layer 2")
+    assert re.search(r"2/40 texts after .* left, layer 2", file.getvalue())
+    with patch.object(sys, "stderr", None), watched("texts", None) as told:
+        told(1, 2)

@@ -1,6 +1,5 @@
 """Commands on finished runs and their files: export, compare, verify and check."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,7 +9,7 @@ from cyclopts.types import ExistingPath
 from identilens.cli.later import called
 from identilens.errors import CheckFailedError
 from identilens.runs.settings import LIST, Switch
-from identilens.runs.terminal import printable, say
+from identilens.runs.terminal import say
 
 load_result = called("identilens.studies.reports:load_result")
 write_report = called("identilens.studies.reports:write_report")
@@ -20,7 +19,7 @@ verify = called("identilens.cli.verify:verify")
 print_table = called("identilens.runs.tables:print_table")
 read_certificate = called("identilens.studies.certify.certificates:CertificateFile.read")
 
-Form = Literal["html", "figures", "json", "csv", "citation"]
+Form = Literal["html", "figures", "json", "csv"]
 _Out = Annotated[Path | None, Parameter(alias="-o")]
 
 
@@ -36,19 +35,15 @@ def export(
 
     Args:
         folder: Folder of the run: what was given to its --out.
-        to: The report as one HTML file (html), its charts for print (figures), every table and named number (json), a
-            file for each table (csv), or a sentence and a BibTeX entry that identify it (citation).
-        out: File or folder to write; report.html, figures/, result.json or tables/ in the run's folder by default. A
-            citation is printed.
+        to: The report as one HTML file (html), its charts for print (figures), every table and named number (json), or
+            a file for each table (csv).
+        out: File or folder to write; report.html, figures/, result.json or tables/ in the run's folder by default.
         formats: Of figures, any of png, svg and pdf, separated by commas.
     """
     if to == "html":
         say(f"report: {write_report(folder, out)}")
         return
     result = load_result(folder)
-    if to == "citation":
-        print(result.cite())
-        return
     if to == "figures":
         chosen = tuple(name.strip() for name in formats.split(","))
         written = result.save_figures(out or folder / "figures", chosen)
@@ -66,7 +61,6 @@ def compare_runs(
     run_b: ExistingPath,
     /,
     *more: ExistingPath,
-    out: _Out = None,
     json: Switch = False,
 ) -> None:
     """Compare finished runs of one study: of other texts, or of any number of models or checkpoints.
@@ -75,19 +69,14 @@ def compare_runs(
         run_a: Folder of the first run.
         run_b: Folder of the second run.
         more: Folders of further runs.
-        out: HTML file to write, with charts; .html is added to a name without an ending. Default: no file.
-        json: Print the table as JSON: of each run and measure the mean, the difference from the first run, its standard
+        json: Print all rows as JSON: of each run and measure the mean, the difference from the first run, its standard
             error over texts (error), and how many layers and heads both runs have (places).
     """
-    results = [load_result(run) for run in (run_a, run_b, *more)]
-    comparison = compare(*results)
+    table = compare(*map(load_result, (run_a, run_b, *more)))
     if json:
-        print(comparison.table.write_json())
+        print(table.write_json())
     else:
-        comparison.show()
-    if out is not None:
-        written = comparison.to_html(out if out.suffix else f"{out}.html")
-        print(f"report: {printable(str(written))}", file=sys.stderr)
+        print_table("Means over texts, and differences from the first run", table)
 
 
 def verify_folder(

@@ -14,9 +14,11 @@ from identilens.runs.provenance import differences, same_model_and_texts
 from identilens.runs.request import Request
 from identilens.runs.settings import hints_of
 from identilens.runs.study import Progress, bound_study, run_study
-from identilens.studies.comparison import ROUNDING
 from identilens.studies.registry import study_named
 from identilens.studies.reports import load_result
+
+ROUNDING = 1e-9
+"""Differences up to this share of a column's largest number are rounding."""
 
 
 def verify(

@@ -31,14 +31,6 @@ from identilens.runs.terminal import plain
 
 R = TypeVar("R", bound="Result")
 
-_BIBTEX = """\
-@software{{identilens,
-  author = {{{{The identilens developers}}}},
-  title = {{identilens: what a transformer's attention determines, and what has an effect}},
-  version = {{{version}}},
-  year = {{2026}}
-}}"""
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -65,7 +57,6 @@ class Result(ABC):
         analysis: Name of the study.
         title: Heading of its report.
         schema: Columns of each table, by the table's name.
-        keys: Columns that identify a row, by the table's name. Default: all columns except those of decimal numbers.
         words: What columns are called, with their unit, and after a colon what they mean: "Effect (nats): change ...".
         views: Charts and tables of the report, by name.
         table: The main table.
@@ -96,8 +87,8 @@ class Result(ABC):
         ((), [])
         >>> len(result.save_figures(folder / "figures", formats=["svg"])) == len(result.charts())
         False
-        >>> result.to_json()[:19], result.cite().splitlines()[-1]
-        ('{"study": "audit", ', '}')
+        >>> result.to_json()[:19]
+        '{"study": "audit", '
         >>> result.show()
         Certain: not looked ...
         >>> type(result).of({"table": result.table}, result.provenance).table.shape == result.table.shape
@@ -107,7 +98,6 @@ class Result(ABC):
     analysis: ClassVar[str]
     title: ClassVar[str]
     schema: ClassVar[Mapping[str, Columns]]
-    keys: ClassVar[Mapping[str, Sequence[str]]] = {}
     words: ClassVar[Mapping[str, str]] = {}
     views: ClassVar[Mapping[str, View]] = {}
 
@@ -183,11 +173,6 @@ class Result(ABC):
             **also,
         }
         return json.dumps(written, allow_nan=False, default=float)
-
-    def cite(self) -> str:
-        """Return a sentence that identifies the run in a paper, and a BibTeX entry of identilens."""
-        number = self.provenance.get("libraries", {}).get("identilens", "")
-        return f"{citation(self.provenance)}\n\n{_BIBTEX.format(version=number)}"
 
     def sections(self) -> list[Section]:
         """Return the sections of the report below the finding: its views."""

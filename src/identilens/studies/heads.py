@@ -1,20 +1,16 @@
 """Heads of texts: which ones a study looks at, each with its place in the tables."""
 
 import re
-import warnings
 from abc import abstractmethod
-from array import array
 from bisect import bisect, bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, TypeVar
 
 import polars as pl
 
-from identilens.charts.labels import shortened
 from identilens.errors import InputError, SettingError
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
@@ -30,15 +26,6 @@ from identilens.runs.study import Output, R, S, Study
 from identilens.runs.tables import Columns, Row
 from identilens.studies.items import Items, read_items
 from identilens.studies.settings import HeadSettings, RowSettings
-
-_LISTED = 60
-"""Characters of the list of texts in a warning."""
-
-_ROWS = 8
-"""Rows in one part: what an interruption can cost."""
-
-_TEXTS = 4
-"""Texts whose parts are in memory."""
 
 
 @dataclass(frozen=True)
@@ -64,34 +51,6 @@ class Place:
         return str(MatrixKey(**self.row, name=name))
 
 
-Places = Sequence[Place]
-
-
-P = TypeVar("P")
-
-
-class PartsByText(Sequence[P]):
-    """Parts of texts, made text by text when they are asked for; memory holds how many each text has.
-
-    Args:
-        texts: Number of texts.
-        of_text: Returns the parts of a text, by its number.
-    """
-
-    def __init__(self, texts: int, of_text: Callable[[int], Sequence[P]]) -> None:
-        self._of_text = lru_cache(maxsize=_TEXTS)(of_text)
-        self._ends = array("q", accumulate(len(self._of_text(text)) for text in range(texts)))
-
-    def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    def __getitem__(self, index: Any) -> Any:
-        part = range(len(self))[index]
-        text = bisect(self._ends, part)
-        first = self._ends[text - 1] if text else 0
-        return self._of_text(text)[part - first]
-
-
 @dataclass(frozen=True)
 class TextHeads:
     """The texts of a study, and the heads that it looks at on each.
@@ -100,13 +59,11 @@ class TextHeads:
         lens: The model.
         items: The texts.
         chosen: The heads.
-        parts: The parts of the study: by default a head on a text each.
     """
 
     lens: Lens
     items: Sequence[Item]
     chosen: Sequence[tuple[Site, int]] = ()
-    parts: Sequence[Places] = ()
 
     @classmethod
     def of(
@@ -118,10 +75,8 @@ class TextHeads:
             InputError: If the model lacks one of them.
             UnsupportedModelError: If the model's attention cannot be captured faithfully.
         """
-        chosen = list(chosen_heads(lens.sites(items[0]), settings.layers, settings.heads, kind))
-        heads = cls(lens, items, chosen)
-        parts = PartsByText(len(items), lambda text: [[place] for place in heads.places(text)])
-        return replace(heads, parts=parts)
+        sites = lens.sites(items[0])
+        return cls(lens, items, list(chosen_heads(sites, settings.layers, settings.heads, kind)))
 
     def places(self, text: int) -> list[Place]:
         """Return the heads on a text."""
@@ -212,55 +167,34 @@ class HeadStudy(TextStudy[S, R]):
 
     def sizes(self) -> Sequence[int]:
         """Return one head for each part."""
-        return [1] * len(self.heads.parts)
+        return [1] * len(self.items) * len(self.heads.chosen)
+
+    def place(self, part: int) -> Place:
+        """Return the head of a part, text after text."""
+        text, number = divmod(part, len(self.heads.chosen))
+        return Place(text, *self.heads.chosen[number])
 
 
 W = TypeVar("W", bound=RowSettings)
 
 
 class RowStudy(HeadStudy[W, R]):
-    """A study of single rows of the attention of heads, a few of one head a part.
-
-    A head is read once for all of its parts.
-    """
-
-    unit = "rows"
-    parts: Sequence[tuple[Place, list[int]]]
+    """A study of single rows of the attention of heads: a head on a text is a part."""
 
     def __init__(self, lens: Lens, texts: Any, settings: W) -> None:
         super().__init__(lens, texts, settings)
-        self._read: tuple[Place, Head] | None = None
-
-        def of_text(text: int) -> list[tuple[Place, list[int]]]:
-            places = self.heads.places(text)
-            # Heads of a layer have the same queries, which may take a run of the model to know.
-            layers = {place.site: place for place in places}
-            rows = {
-                site: self.heads.requested(place, settings.queries)
-                for site, place in layers.items()
-            }
-            return [
-                (place, rows[place.site][at : at + _ROWS])
-                for place in places
-                for at in range(0, len(rows[place.site]), _ROWS)
-            ]
-
-        self.parts = PartsByText(len(self.heads.items), of_text)
-        if not self.parts:
+        parts = map(self.place, range(len(self.sizes())))
+        if not any(self.heads.requested(place, settings.queries) for place in parts):
             raise SettingError("queries", "to be rows of the chosen heads", settings.queries)
 
-    def sizes(self) -> Sequence[int]:
-        """Return the rows of each part."""
-        return [len(rows) for _, rows in self.parts]
-
     def run(self, part: int) -> Output:
-        """Return the tables of some rows of one head."""
-        place, queries = self.parts[part]
-        if self._read is None or self._read[0] is not place:
-            asked = self.settings.queries
-            rows = None if asked is None else self.heads.requested(place, asked)
-            self._read = place, self.heads.read(place, rows)
-        return self.output(place, self._read[1], queries)
+        """Return the tables of the rows of one head."""
+        place, asked = self.place(part), self.settings.queries
+        rows = None if asked is None else self.heads.requested(place, asked)
+        if rows == []:
+            return joined(self.result_type.schema, [])
+        head = self.heads.read(place, rows)
+        return self.output(place, head, rows or range(len(head.queries)))
 
     @abstractmethod
     def output(self, place: Place, head: Head, queries: Sequence[int]) -> Output:
@@ -283,32 +217,17 @@ def joined(schema: Mapping[str, Columns], outputs: Iterable[Output]) -> Output:
 
 
 def check_asked(items: Sequence[Item], asked: Sequence[int | str] | None) -> None:
-    """Check that texts have the rows that are asked for; a warning names the texts that have none of them.
+    """Check that some text has each of the rows that are asked for.
 
     Raises:
         InputError: For a token or position that no text has.
     """
-    if not asked:
+    texts = [list(filter(None, item.tokens.values())) for item in items] if asked else []
+    if not all(texts):  # an image's positions show only in the model
         return
-    known: set[int | str] = set()
-    without = []
-    for text, item in enumerate(items):
-        sequences = item.tokens.values()
-        if not any(sequences):  # an image's positions show only in the model
-            return
-        own = {one for one in asked if any(asked_places(names, [one]) for names in sequences)}
-        known |= own
-        if not own:
-            without.append(str(text))
-    for one in asked:
-        if one not in known:
-            named_places(next(iter(items[0].tokens.values())), one, 0)  # says what there is
-    if without:
-        warnings.warn(
-            f"of {len(without):,} of {len(items):,} texts no row is looked at, for lack of "
-            f"{' and '.join(map(repr, asked))}: text {shortened(', '.join(without), _LISTED)}.",
-            stacklevel=2,
-        )
+    for one in asked or ():
+        if not any(asked_places(names, [one]) for sequences in texts for names in sequences):
+            named_places(texts[0][0], one, 0)  # says what there is
 
 
 def asked_places(names: Sequence[str], asked: Iterable[int | str]) -> list[int]:

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from polars.testing import assert_frame_equal
 from torch.nn.functional import kl_div
 
 import identilens as idl
@@ -196,19 +195,3 @@ def test_a_head_that_is_left_as_it_is_changes_nothing_in_half_precision(outcome,
 
     monkeypatch.setattr(LaterLayers, "changed", unchanged)
     assert max(answer.without(1, [0, 1, 2])) < 1e-9
-
-
-def test_segments_are_taken_out_of_the_text_before_an_answer():
-    lens = idl.load("bundled-decoder")
-    text = "Snow fell on the harbour. The ferry left before dawn. Nobody"
-    named = ("snow=Snow fell on the harbour.", f"ferry={text.index('The')}:{text.index(' Nobody')}")
-    found = idl.influence(lens, text, decision="saw the ferry", without=named, heads=0, layers=0)
-    chat = {"prompt": text, "answer": " saw the ferry"}
-    chat["segments"] = dict(one.split("=") for one in named)
-    expected = idl.answer(lens, chat, bounded=0).needs()
-    needs = found.needs()
-    assert {*needs["segment"]} == {"snow", "ferry"}
-    expected = expected.join(needs, on="segment", how="semi")
-    assert_frame_equal(needs, expected, rel_tol=1e-4, check_row_order=False)
-    with pytest.raises(SettingError, match="decision"):
-        idl.influence(lens, text, without=named)

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import polars as pl
 
-from identilens.charts.kit import Charts, lines
+from identilens.charts.kit import lines
 from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
@@ -140,8 +140,6 @@ class Alternatives(Result):
             "relative_change": pl.Float64,
         },
     }
-    keys: ClassVar = {"table": [*_ALTERNATIVE], "changes": [*_ALTERNATIVE, "state", "state_layer"]}
-
     words: ClassVar = {
         "mean_total_variation": "Distance: mean total variation distance from the weights",
         "distance_bound": "None beyond: no alternative is farther",
@@ -233,11 +231,6 @@ class Alternatives(Result):
             "queries": ", ".join(map(str, asked)) or None,
             "normed": normed,
         }
-
-    def charts(self) -> Charts:
-        """Return the charts of the report, and for print ``maps_...`` of the farthest alternatives."""
-        printed = views.printed_maps(self.found, self.matrices, self.tokens)
-        return super().charts() | printed
 
     def viewer_maps(self) -> list[TokenMap]:
         """Return raw, effective and alternative attention of the alternatives, as far as a page contains them."""

@@ -1,7 +1,7 @@
 """Alternatives of attention weights with the same output, each put back into the model."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, groupby, product
 from typing import Any
 
@@ -27,7 +27,6 @@ from identilens.studies.alternatives.search import Found, alternatives_of, logit
 from identilens.studies.alternatives.settings import AlternativeSettings
 from identilens.studies.heads import (
     HeadStudy,
-    PartsByText,
     Place,
     joined,
     named_places,
@@ -89,14 +88,15 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         # Of the current text: the run with the model's own weights, and the answer.
         self._plain: dict[int, ModelRun] = {}
         self._answers: dict[int, Answer] = {}
-        if settings.together or settings.outcome == "layer":
-            heads = self.heads
-            parts = PartsByText(len(heads.items), lambda text: [heads.places(text)])
-            self.heads = replace(heads, parts=parts)
+        self._whole = settings.together or settings.outcome == "layer"
+
+    def sizes(self) -> Sequence[int]:
+        """Return one head for each part, or one text where rows of several heads change together."""
+        return [1] * len(self.items) if self._whole else super().sizes()
 
     def run(self, part: int) -> Output:
         """Return the rows and matrices of one head, or of all heads, on one text."""
-        places = self.heads.parts[part]
+        places = self.heads.places(part) if self._whole else [self.place(part)]
         if self.settings.outcome == "head":
             return joined(Alternatives.schema, map(self._same_output, places))
         groups: Iterable[Sequence[Place]] = [[place] for place in places]

@@ -7,17 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from identilens.claims import read_segment, segment_keys
 from identilens.errors import SettingError
 from identilens.measures.attention.influence import norm_share
-from identilens.models.chats import TEMPLATE
 from identilens.models.continuations import answer_ids, followed
 from identilens.models.inputs import Item
 from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import sides
-from identilens.models.spelling import Spelling
 from identilens.models.substitution import Replacements, Rows
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
@@ -30,7 +27,6 @@ from identilens.studies.outcomes import (
     head_estimates,
     positions,
     removals,
-    without_segments,
 )
 
 _MANY, _LARGEST = 512, 32
@@ -136,21 +132,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             if settings.queries is not None:
                 rows["hidden_keys"] += self._keys(answer, Place(0, *one), heads, head)
         tables = {name: table_of(Influence.schema[name], rows[name]) for name in rows}
-        text, following = self.items[part], answer.following
-        if settings.without:
-            likely = answer.likelihoods(answer.own).exp().tolist()
-            ids, segments = text.tensors["input_ids"].tolist(), self._segments(text, part)
-            tables["without"] = without_segments(self.lens, part, ids, segments, following, likely)
         return Output(tables)
-
-    def _segments(self, item: Item, text: int) -> list[str]:
-        """Return the segment of each token of a text that is taken out; what is in none stays."""
-        spelling = Spelling.of(item, "encoder", item.tokens["encoder"])
-        segments = [TEMPLATE] * item.length
-        for name, place in map(read_segment, self.settings.without):
-            for key in segment_keys(place, spelling, text):
-                segments[key] = name
-        return segments
 
     def _removed(self, estimates: Sequence[float | None]) -> list[int]:
         """Return the numbers of the heads that are removed, by their estimates in a text."""

@@ -10,24 +10,22 @@ from jaxtyping import Float
 
 from identilens.charts.cells import heat
 from identilens.charts.kit import BOX, Charts, bars, boxes, choose_present, lines
-from identilens.charts.viewer import TokenMap
+from identilens.charts.labels import visible_text
 from identilens.charts.views import View
 from identilens.errors import InputError
 from identilens.measures.mixing import track_token
 from identilens.measures.mixing.tracking import find_token
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Tables, table_of
-from identilens.studies.mixing.series import Series
-from identilens.studies.mixing.single import (
-    Measure,
-    array_of,
-    drawn_tokens,
-    names_of,
-    token_maps,
-    token_rows,
-)
+from identilens.runs.tables import table_of
+from identilens.studies.mixing.series import CLASS_TOKENS, SEPARATORS, Series
 from identilens.studies.mixing.tagging import TAG_COLUMNS
 
+Measure = Literal["contribution", "standard_error", "norm", "raw_rollout", "effective_rollout"]
+
+_INPUTS = 40
+"""Input tokens of a chart of single hidden tokens."""
+
+_SPECIAL = [*CLASS_TOKENS, *SEPARATORS]
 KIND = pl.Enum(["encoder", "decoder", "cross"])
 _ESTIMATES = ("standard_error", "margin", "norm", "raw_rollout", "effective_rollout")
 _PERCENT = ".1~%"
@@ -71,9 +69,8 @@ The first token stands for the whole text and for no word. What its hidden state
 texts, as a share of its context (Fig. 18), counted from itself or from the first separator.
 """
 _TOKEN = """\
-What one hidden state takes from input tokens, layer by layer (Fig. 19–25). The chart has the 40 tokens that \
-contribute most, at most; colours end at the largest context. The maps have every input token, rows are layers, of at \
-most 20 texts.
+What one hidden state takes from input tokens, layer by layer (Fig. 19–25): of at most 40, those that contribute \
+most; colours end at the largest context.
 """
 _SPEECH = """\
 Own contribution by part of speech (Fig. 26–37), in the order of the medians at the last layer. A sub-word takes the \
@@ -187,9 +184,7 @@ class Mixing(Result):
             choices=("centre",),
             look={"points": False, "y_format": _PERCENT},
         ),
-        "token": View(
-            title="One token through the layers", text=_TOKEN, method="tracked_token", maps="maps"
-        ),
+        "token": View(title="One token through the layers", text=_TOKEN, method="tracked_token"),
         "part_of_speech": View(
             boxes,
             ("tag",),
@@ -232,13 +227,15 @@ class Mixing(Result):
             raise InputError(
                 f"the result has no text {text}; it has the texts 0 to {self.table['text'].max()}. Texts count from 0."
             )
-        return array_of(rows, measure)
+        shape = [rows[name].n_unique() for name in ("layer", "hidden", "input")]
+        return rows[measure].to_numpy().reshape(shape)
 
     def names(
         self, text: int, kind: str | None = None, side: Literal["hidden", "input"] = "hidden"
     ) -> list[str]:
         """Return the tokens at one text's hidden or input positions."""
-        return names_of(self.token_names, text, self._kind(kind), side)
+        rows = self.token_names.filter(text=text, kind=self._kind(kind), side=side)
+        return rows.sort("position")["token"].to_list()
 
     def own(self) -> pl.DataFrame:
         """Return what each token contributes to its own hidden state; see `own_contributions`."""
@@ -292,23 +289,10 @@ class Mixing(Result):
             **dict(known.select("rollout", "pearson").iter_rows()),
         )
 
-    def overview(self) -> Tables:
-        """Return the medians by layer, and what the tracked token takes from each token."""
-        frames = {"Own contribution by layer": self.by_layer()}
-        for text, position in self.tracked.iter_rows():
-            name = self.names(text, self.kinds[0])[position]
-            title = f"What {name!r} (text {text}, position {position}) takes from each token, per cent, by layer"
-            rows = track_token(self.table, self.token_names, position, text)
-            percent = rows.with_columns((pl.col("contribution") * 100).round(1))
-            frames[title] = percent.pivot(
-                "layer", index=["position", "token"], values="contribution"
-            )
-        return frames
-
     def tracked_token(self) -> Charts:
         """Return what some hidden tokens take from every input token, layer by layer."""
-        text, positions = drawn_tokens(self.series, self.tracked)
-        rows = token_rows(self.series, text, positions)
+        text, positions = self._drawn_tokens()
+        rows = self._token_rows(text, positions)
         # The own token would take all the colour.
         largest: Any = rows.filter(~pl.col("own"))["contribution"].max()
         chart = heat(
@@ -323,10 +307,37 @@ class Mixing(Result):
         )
         return {"tracked_token": choose_present(chart, rows, "state", "Hidden token")}
 
-    def maps(self) -> list[TokenMap]:
-        """Return a map by layer and input token of every hidden token of some texts."""
-        text, positions = drawn_tokens(self.series, self.tracked)
-        return token_maps(self.series, (text, positions[0]))
+    def _drawn_tokens(self) -> tuple[int, list[int]]:
+        """Return a text and the positions to draw: the tracked token, or words of the first text.
+
+        Those are the words that kept least and most of themselves at the last layer.
+        """
+        if len(self.tracked):
+            return self.tracked["text"][0], [self.tracked["position"][0]]
+        last = pl.col("layer") == pl.col("layer").max()
+        tokens = self.own().filter(last, kind=self.kinds[0], text=0).sort("contribution")
+        named = ~pl.col("token").is_in(_SPECIAL) & pl.col("token").str.contains(r"\p{L}{3}")
+        words = tokens.filter(named)["position"].to_list() or tokens["position"].to_list()
+        return 0, list(dict.fromkeys([words[0], words[-1]]))
+
+    def _token_rows(self, text: int, positions: list[int]) -> pl.DataFrame:
+        """Return what hidden tokens take from the input tokens that contribute most to any of them, with labels."""
+        names = self.names(text, self.kinds[0])
+        shown = pl.col("token").map_elements(visible_text, return_dtype=pl.String)
+        label = pl.format("{}: {}", "position", shown)
+        frames = []
+        for position in positions:
+            rows = track_token(self.table, self.token_names, position, text)
+            labels = {
+                "state": pl.lit(f"{position}: {visible_text(names[position])}"),
+                "own": pl.col("position") == position,
+            }
+            frames.append(rows.with_columns(input=label, **labels))
+        rows = pl.concat(frames)
+        most = rows.sort("contribution", descending=True, maintain_order=True).unique(
+            "position", keep="first", maintain_order=True
+        )
+        return rows.join(most.head(_INPUTS), on="position", how="semi", maintain_order="left")
 
     def _kind(self, kind: str | None) -> str:
         if kind is None and len(self.kinds) == 1:

@@ -159,12 +159,6 @@ class Rollouts(Result):
         "row": "Row",
         "state": "Value",
     }
-    keys: ClassVar = {
-        "table": [*_PLACE, "target"],
-        "rows": _PLACE,
-        "witnesses": ["text", "target", "end"],
-    }
-
     views: ClassVar = {
         "patches": View(
             heat,

@@ -85,7 +85,6 @@ class Structure(Result):
 
     analysis: ClassVar = "structure"
     title: ClassVar = "Structure of attention"
-    keys: ClassVar = {"table": ("kind", "layer", "head")}
     schema: ClassVar = {
         "table": {
             **HEAD,
