@@ -99,7 +99,6 @@ ON_THE_COMMAND_LINE = {
     "no column": (("audit", "-m", "MODEL", "-f", "a.jsonl", "-o", "o"), "need --column"),
     "a number for a text": (("audit", "-m", "MODEL", "-f", "a.jsonl", "-c", "text", "-o", "o"), "line 1"),
     "a treebank that is none": (("audit", "-m", "MODEL", "-f", "a.conllu", "-o", "o"), "sentence 1"),
-    "half a pair": (("audit", "-m", "MODEL", "-t", TEXT, "--pairs", "-o", "o"), "pair"),
     "an image to read": (("audit", "-m", "MODEL", "--image", "x.png", "-o", "o"), "x.png"),
     "somebody's folder": (("audit", "-m", "MODEL", "-t", TEXT, "-o", "foreign"), "Choose another folder"),
     "a config without weights": (("audit", "-m", "weightless", "-t", TEXT, "-o", "o"), "safetensors"),

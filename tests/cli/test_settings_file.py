@@ -136,18 +136,17 @@ def test_a_run_is_verified(bundled_path, tmp_path):
 
 
 @pytest.mark.filterwarnings("default:not known to be the run")
-def test_a_run_is_verified_with_a_model_and_a_file_that_lie_elsewhere(bundled_path, tmp_path):
+def test_a_run_is_verified_with_a_file_that_lies_elsewhere(bundled_path, tmp_path):
     file, run = tmp_path / "texts.txt", tmp_path / "run"
     file.write_text(TEXT)
     identilens("audit", "--model", bundled_path, "--file", file, *TYPED, "--out", run, code=0)
-    request = (run / "run.toml").read_text()
-    (run / "run.toml").write_text(request.replace(str(bundled_path), "/none/model"))
     moved = file.rename(tmp_path / "moved.txt")
-    words = ("verify", run, "--model", bundled_path)
-    assert "verify takes another one with --file" in " ".join(failing(*words).split())
-    assert "identical, every" in identilens(*words, "--file", moved, code=0).output
+    assert "Check its path" in " ".join(failing("verify", run).split())
+    request = (run / "run.toml").read_text()
+    (run / "run.toml").write_text(request.replace(str(file), str(moved)))
+    assert "identical, every" in identilens("verify", run, code=0).output
     moved.write_text("Another text.")
-    assert "digest 0 of texts" in identilens(*words, "--file", moved, code=1).error
+    assert "digest 0 of texts" in identilens("verify", run, code=1).error
 
 
 def test_a_run_names_the_file_of_its_conversations(tmp_path):
@@ -159,14 +158,8 @@ def test_a_run_names_the_file_of_its_conversations(tmp_path):
     assert "identical, every" in identilens("verify", run, code=0).output
     identilens("answer", "--config", run / "run.toml", "--out", tmp_path / "again", code=0)
     identilens(*words, "--chat", json.dumps(chat), "--out", run, "--resume", code=0)
-    moved = file.rename(tmp_path / "moved.json")
-    verify = ("verify", run)
-    missing = " ".join(failing(*verify).split())
-    assert "identilens verify takes another one with --file" in missing
-    assert "identical, every" in identilens(*verify, "--file", moved, code=0).output
-    moved.write_text(json.dumps({**chat, "prompt": "Snow fell on the"}))
-    other = " ".join(failing(*verify, "--file", moved).split())
-    assert "run had another model, or other texts or conversations: conversation 0, seg" in other
+    file.write_text(json.dumps({**chat, "prompt": "Snow fell on the"}))
+    assert "conversation 0, seg" in " ".join(failing("verify", run).split())
 
 
 def test_only_what_is_typed_lets_code_of_a_checkpoint_run(bundled, tmp_path, monkeypatch):

@@ -18,18 +18,10 @@ from identilens.errors import InputError, OutputFolderError
 from identilens.runs.texts import hub_dataset, read_texts
 
 
-def test_pairs_from_every_kind_of_input(tmp_path):
-    (tmp_path / "a.txt").write_text("one\teins\n\ntwo\tzwei\n", encoding="utf-8")
+def test_pairs_are_two_columns(tmp_path):
     (tmp_path / "a.tsv").write_text("en\tde\none\teins\ntwo\tzwei\n", encoding="utf-8")
     expected = [("one", "eins"), ("two", "zwei")]
-    assert read_texts(tmp_path / "a.txt", pairs=True) == expected
-    assert read_texts(tmp_path / "a.tsv", columns=["en", "de"], pairs=True) == expected
-    assert read_texts(["one", "eins", "two", "zwei"], pairs=True) == expected
-    with pytest.raises(InputError, match="pairs=True"):
-        read_texts(tmp_path / "a.tsv", columns=["en"], pairs=True)
-    (tmp_path / "b.txt").write_text("one\teins\nalone\n", encoding="utf-8")
-    with pytest.raises(InputError, match="pairs=True"):
-        read_texts(tmp_path / "b.txt", pairs=True)
+    assert read_texts(tmp_path / "a.tsv", columns=["en", "de"]) == expected
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
@@ -37,9 +29,8 @@ def test_pairs_from_every_kind_of_input(tmp_path):
     ("options", "words"),
     [
         ({"limit": 1.5}, "limit"), ({"limit": float("nan")}, "limit"), ({"limit": True}, "limit"),
-        ({"max_length": "8"}, "max_length"), ({"max_length": -1}, "max_length"),
         ({"max_text_bytes": "much"}, "max_text_bytes"), ({"max_text_bytes": 0}, "max_text_bytes"),
-        ({"pairs": "yes"}, "pairs"), ({"columns": 5}, "columns"), ({"encoding": "none"}, "encoding"),
+        ({"columns": 5}, "columns"), ({"encoding": "none"}, "encoding"),
     ],
 )  # fmt: skip
 def test_options_of_another_kind_are_named(tmp_path, options, words):
@@ -48,17 +39,12 @@ def test_options_of_another_kind_are_named(tmp_path, options, words):
         read_texts(tmp_path / "a.jsonl", **{"columns": "a", **options})
 
 
-def test_texts_of_the_largest_size_and_half_pairs():
+def test_texts_of_the_largest_size_and_empty_ones():
     fits = "x" * 2**20
     assert read_texts([{"text": fits}]) == [fits]
-    [cut] = read_texts([{"text": fits}], max_length=1)
-    assert len(cut) == 2**16
     for empty in ("", " ", None, 3):
         with pytest.raises(InputError, match="column"):
             read_texts([{"text": empty}])
-    with pytest.raises(InputError, match="texts"):
-        read_texts(["a", "b", "c"], pairs=True)
-    assert read_texts(["a", "b", "c", "d"], pairs=True, limit=1) == [("a", "b")]
     with pytest.raises(InputError, match="there are a, b"):
         read_texts([{"a": "x", "b": "y"}])
 
@@ -128,10 +114,9 @@ def test_what_a_file_unpacks_to_is_bounded(tmp_path, opened):
         read_texts(file)
 
 
-def test_a_long_line_is_cut_while_it_is_read_or_refused(tmp_path):
+def test_a_long_line_is_read_or_refused(tmp_path):
     (tmp_path / "a.txt").write_text("short\n" + "word " * 2**21 + "\nlast\n", encoding="utf-8")
-    found = read_texts(tmp_path / "a.txt", max_length=100)
-    assert [len(text) for text in found] == [5, 2**16, 4]
+    assert len(read_texts(tmp_path / "a.txt")) == 3
     with pytest.raises(InputError, match="max_text_bytes"):
         read_texts(tmp_path / "a.txt", max_text_bytes=2**20)
 
@@ -231,7 +216,7 @@ def test_texts_of_a_file_in_any_encoding(tmp_path, name, encoding):
     texts = read_texts(file, **given)
     expected = [f"{one}, and\nmore" if name == "c.csv" else one for one in words]
     assert texts == expected
-    assert read_texts(file, **given, limit=3, max_length=10**6) == expected[:3]
+    assert read_texts(file, **given, limit=3) == expected[:3]
 
 
 @pytest.mark.parametrize(

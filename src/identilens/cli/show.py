@@ -79,25 +79,16 @@ def compare_runs(
         print_table("Means over texts, and differences from the first run", table)
 
 
-def verify_folder(
-    folder: ExistingPath,
-    /,
-    *,
-    model: str | None = None,
-    file: str | None = None,
-    trust_remote_code: Switch = False,
-) -> None:
+def verify_folder(folder: ExistingPath, /, *, trust_remote_code: Switch = False) -> None:
     """Run a finished run again, and say whether its tables are identical, or which columns differ by how much.
 
     Nothing is written. The exit code is 1 if a column differs by more than rounding, a billionth of its largest number.
 
     Args:
-        folder: Folder of the run, with its run.toml.
-        model: Where the model is now, if not where run.toml has it.
-        file: Where the file of texts or conversations is now, if not where run.toml has it.
+        folder: Folder of the run, with its run.toml, which says where model and texts are.
         trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
     """
-    found = verify(folder, model=model, file=file, trust_remote_code=trust_remote_code)
+    found = verify(folder, trust_remote_code=trust_remote_code)
     if found.is_empty():
         say(
             f"{folder}: identical, every column of every table. The report is not compared; identilens export {folder} "

@@ -13,7 +13,7 @@ from identilens.errors import InputError
 from identilens.runs.provenance import differences, same_model_and_texts
 from identilens.runs.request import Request
 from identilens.runs.settings import hints_of
-from identilens.runs.study import Progress, bound_study, run_study
+from identilens.runs.study import bound_study, run_study
 from identilens.studies.registry import study_named
 from identilens.studies.reports import load_result
 
@@ -24,12 +24,9 @@ ROUNDING = 1e-9
 def verify(
     folder: str | Path,
     *,
-    model: str | None = None,
-    file: str | Path | None = None,
     lens: Any = None,
     texts: Any = None,
     chats: Any = None,
-    progress: Progress | bool | None = None,
     trust_remote_code: bool = False,
 ) -> pl.DataFrame:
     """Repeat a run and return how the tables differ from those in its folder: no rows if they are identical.
@@ -41,12 +38,9 @@ def verify(
 
     Args:
         folder: Folder of the run.
-        model: Where the model is now, if not where run.toml has it.
-        file: Where the file of texts or conversations is now, if not where run.toml has it.
         lens: The model, if it was given in Python, or another model.
         texts: The texts, if they were given in Python, or other texts.
         chats: The conversations, if they were given in Python, or other ones.
-        progress: False for no progress bar, or a function called with (finished units, total units, note).
         trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
 
     Raises:
@@ -64,20 +58,11 @@ def verify(
         True
     """
     first, given = load_result(folder), {"lens": lens, "texts": texts, "chats": chats}
-    elsewhere = {"model": model, "file": file}
-    study, groups = _options_of_run(
-        Path(folder), first.analysis, given, trust_remote_code, elsewhere
-    )
-    inputs = load_inputs(groups, study.takes, given)
-    try:
-        bound = bound_study(study, inputs, groups["settings"])
-    except InputError as error:
-        raise InputError(
-            f"the run of {folder} had another model, or other texts or conversations: {error}"
-        ) from error
+    study, groups = _options_of_run(Path(folder), first.analysis, given, trust_remote_code)
+    bound = bound_study(study, load_inputs(groups, study.takes, given), groups["settings"])
     # Some runs write files beside their tables.
     with TemporaryDirectory() as place:
-        again = run_study(bound, out=Path(place) / "again", progress=progress)
+        again = run_study(bound, out=Path(place) / "again")
     there, here = first.provenance, again.provenance
     if not same_model_and_texts(there, here):
         warnings.warn(
@@ -113,12 +98,9 @@ DIFFERENCES = {
 
 
 def _options_of_run(
-    folder: Path, name: str, given: Mapping[str, Any], trusted: bool, moved: Mapping[str, Any]
+    folder: Path, name: str, given: Mapping[str, Any], trusted: bool
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the study of a run, and its inputs and settings as groups of options; none for inputs that are given.
-
-    A model or file that was moved takes the place of that in the request.
-    """
+    """Return the study of a run, and its inputs and settings as groups of options; none for inputs that are given."""
     request, study = Request.read(folder, name), study_named(name)
     lost = [name for name in request.lost if given.get(name) is None]
     if lost:
@@ -127,8 +109,6 @@ def _options_of_run(
             f"identilens.verify(folder, {lost[0]}=...)."
         )
     options: dict[str, Any] = {"trust_remote_code": False, **request.options}
-    own = {"file": "chat"} if "chats" in study.takes else {}
-    options |= {own.get(name, name): str(at) for name, at in moved.items() if at is not None}
     if options["trust_remote_code"] and not trusted and given.get("lens") is None:
         raise InputError(
             f"the run of {folder} ran code of its checkpoint. Pass trust_remote_code=True if you trust that code."

@@ -69,9 +69,7 @@ def read_lines(
             "with encoding=... (for example latin-1)."
         ) from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise InputError(
-            f"{file} cannot be read: {error}. Check its path; identilens verify takes another one with --file."
-        ) from error
+        raise InputError(f"{file} cannot be read: {error}. Check its path.") from error
 
 
 def _opened(file: Path, encoding: str) -> AbstractContextManager[Any]:

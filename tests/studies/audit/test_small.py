@@ -1,16 +1,10 @@
 """Heads, maps and rows of an audit by hand: tables of a few rows, without a model."""
 
-from itertools import combinations, product
-
 import polars as pl
 import pytest
-import torch
 
-from helpers.heads import seeded, uniforms
 from identilens.studies.audit.heads import (
     GROUPS,
-    certain_error,
-    groups_table,
     heads_table,
     stacked_numbers,
 )
@@ -86,33 +80,6 @@ def test_heads_by_both_axes():
     assert unknown["group"].to_list() == [None, None]
     none = heads_table(TABLE, rows, effects((0.0, 0.0), (0.0, 0.0)))
     assert none["group"].to_list() == [GROUPS[1], GROUPS[3]]
-    groups = groups_table(heads)
-    assert groups["heads"].to_list() == [1, 0, 1, 0, 0]
-    assert groups["certain_mass_bfloat16"].to_list() == [0.625, None, 0.25, None, None]
-
-
-def sizes(queries, layers=1):
-    """A table of a text with so many queries in each layer."""
-    return pl.DataFrame(
-        [{**AT, "layer": layer, "text": 0, "n_query": queries} for layer in range(layers)]
-    )
-
-
-def test_the_squared_error_over_queries_is_on_average_the_variance_of_the_mean_over_all_draws():
-    masses = uniforms(seeded(), 2, 3, 5)  # [layer, head, query]
-    means, squares = [], []
-    # Every draw of 3 of 5 queries in one layer with every such draw in the other.
-    for queries in product(combinations(range(5), 3), repeat=2):
-        rows = pl.DataFrame([
-            {**AT, "text": 0, "layer": layer, "head": head, "query": query,
-             "certain_mass_bfloat16": float(masses[layer, head, query])}
-            for layer in range(2) for query in queries[layer] for head in range(3)
-        ])  # fmt: skip
-        means.append(rows["certain_mass_bfloat16"].mean())
-        squares.append(certain_error(rows, sizes(5, 2))[0] ** 2)
-    assert sum(squares) / len(squares) == pytest.approx(
-        torch.tensor(means).var(correction=0).item()
-    )
 
 
 def test_layers_whose_heads_can_trade():

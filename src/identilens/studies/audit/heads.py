@@ -4,7 +4,6 @@ from typing import Any
 
 import polars as pl
 
-from identilens.studies.drawn import ALIKE
 from identilens.studies.outcomes import INFLUENTIAL, RELATIVE_EFFECT
 from identilens.studies.settings import UNITS
 
@@ -87,51 +86,6 @@ def _side(distance: pl.Expr, error: str, above: str, below: str) -> pl.Expr:
         .when(distance < -MARGIN * pl.col(error))
         .then(pl.lit(below))
     )
-
-
-def groups_table(heads: pl.DataFrame) -> pl.DataFrame:
-    """Return how many heads each group has, with the means of what tells the groups apart."""
-    names = (
-        "certain_mass_bfloat16",
-        "relative_effect",
-        "relative_output",
-        "sink_mass",
-        "sink_norm_share",
-        "null_share",
-    )
-    order = pl.DataFrame({"group": GROUPS})
-    sizes = (
-        heads.drop_nulls("group")
-        .group_by("group")
-        .agg(pl.len().alias("heads"), pl.col(*names).mean())
-    )
-    return order.join(sizes, on="group", how="left", maintain_order="left").with_columns(
-        pl.col("heads").fill_null(0)
-    )
-
-
-def certain_error(rows: pl.DataFrame, table: pl.DataFrame) -> tuple[float | None, str]:
-    """Return the standard error of mean certain mass up to bfloat16's rounding, and what it is over.
-
-    None where too few rows were drawn, or where no error is left: all are alike, or all were drawn. Several texts are
-    the sample. Of a single one it is the queries drawn in each layer, the same for all its heads, from those of the
-    audit's ``table``: a finite population.
-    """
-    mass = pl.col("certain_mass_bfloat16")
-    rows = rows.drop_nulls("certain_mass_bfloat16")
-    if rows["text"].n_unique() > 1:
-        texts = rows.group_by("text").agg(mass.mean())["certain_mass_bfloat16"].to_numpy()
-        error = float(texts.std(ddof=1)) / len(texts) ** 0.5
-        return error if error > ALIKE else None, "texts"
-    layer, over = ["text", "kind", "layer"], "the queries drawn in each layer of this text"
-    sizes = table.select(*layer, "n_query").unique()
-    drawn = rows.group_by(*layer, "query").agg(mass.mean()).join(sizes, on=layer)
-    square = mass.var() / pl.len() * (1 - pl.len() / pl.col("n_query").first())
-    squares = drawn.group_by(layer).agg(square=square)["square"]
-    if not len(squares) or squares.null_count():
-        return None, over
-    error = float(squares.sum()) ** 0.5 / len(squares)
-    return error if error > ALIKE else None, over
 
 
 def stacked_numbers(table: pl.DataFrame) -> dict[str, Any]:

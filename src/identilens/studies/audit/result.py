@@ -17,9 +17,7 @@ from identilens.runs.settings import Kind
 from identilens.runs.tables import HEAD, decimals, integers
 from identilens.studies.audit.heads import (
     GROUPS,
-    certain_error,
     effect_numbers,
-    groups_table,
     heads_table,
     stacked_numbers,
 )
@@ -73,7 +71,6 @@ changes without it by at least a tenth (its final states by 0.3) of the change w
 Neither follows from the other.
 {undecided:head} are undecided: within two standard errors of a border, over the rows and texts that were looked at. \
 More of both (--certain-rows, --limit) tell.
-The standard error of the mean certain mass over {error_units} is {error:.1%}.
 In {short} of {looked:map} looked at, no other weights give exactly this output: rows see at most {short_keys:key}, \
 few for the size of the head. Use longer texts, or see what is left of a row when its output may change by 1 % \
 (identilens certify --tolerance 1%; in Python tolerance=0.01).
@@ -218,7 +215,6 @@ class Audit(Result):
             also=("layer", "head", "relative_output", "sink_token", "sink_mass"),
             look={"x_domain": (0, 1), "y_domain": (0, 1.05)},
         ),
-        "groups": View(title="Groups of heads", table="groups", listed=True),
         "maps": View(title="The maps", text=_MAPS, maps="report_maps"),
         "measures": View(
             heat,
@@ -319,16 +315,11 @@ class Audit(Result):
         """Return the heads that have a group."""
         return self.heads().drop_nulls("group")
 
-    def groups(self) -> pl.DataFrame:
-        """Return how many heads each group has, with the means of what tells the groups apart."""
-        return groups_table(self.heads()).filter(len(self.grouped()) > 0)
-
     def summary(self) -> Finding:
         """Return the finding: how much is certain, how much has influence, how much has no effect."""
         table, heads = self.table, self.heads()
         looked = table.filter(pl.col("certain_rows") > 0)
         short = looked.filter(simplex_nullity=0)
-        error, units = certain_error(self.rows, table)
         means = table.select(pl.col(_MEANS).mean()).row(0, named=True)
         kept = kept_maps(table, self.matrices)
         shown = len(fitting_maps(kept))
@@ -342,8 +333,6 @@ class Audit(Result):
             looked=len(looked),
             short=len(short) or None,
             short_keys=short["n_key"].max(),
-            error=error,
-            error_units=units,
             undecided=len(heads.filter(group=GROUPS[-1])) or None,
             kept=len(kept) if shown < len(kept) else None,
             shown=shown,
