@@ -31,7 +31,7 @@ from identilens.cli.options import (
 )
 from identilens.reproduce.options import OPTIONS
 from identilens.reproduce.registry import REPRODUCTIONS
-from identilens.runs.settings import SIZE, hints_of
+from identilens.runs.settings import hints_of
 from identilens.studies.registry import STUDIES, study_named
 from identilens.studies.tokens.settings import TokenSettings
 from tables import DOCS, families_page, figures_page, resolved, sections, settings_table
@@ -357,7 +357,7 @@ _ACCEPTED = {
 
 def accepted(hint: Any) -> str:
     """Return what a setting takes in Python, as it is written in a stub."""
-    kind, metadata, optional = resolved(hint)
+    kind, _, optional = resolved(hint)
     if get_origin(kind) is tuple:
         element, *rest = get_args(kind)
         inner = accepted(element)
@@ -372,7 +372,6 @@ def accepted(hint: Any) -> str:
         place = kind.__module__.removeprefix("identilens.").replace("builtins", "")
         named = f"{place}.{kind.__name__}".strip(".")
         words = {Path: "str | pathlib.Path", Any: "typing.Any"}.get(kind, named)
-        words = "int | str" if SIZE in metadata else words
     words = " | ".join(dict.fromkeys(words.split(" | ")))
     return f"{words} | None" if optional else words
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import polars as pl
 from annotated_types import Ge, Gt, Le, Lt
 
-from identilens.runs.settings import SIZE, Settings, hints_of
+from identilens.runs.settings import Settings, hints_of
 from identilens.runs.tables import markdown_table
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -67,8 +67,6 @@ def resolved(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
 
 def type_words(kind: Any, metadata: Sequence[Any]) -> str:
     """Return the type of a setting in words."""
-    if SIZE in metadata:
-        return "bytes, or a size such as 512MiB"
     if get_origin(kind) is tuple:
         element, *rest = get_args(kind)
         inner, more, _ = resolved(element)

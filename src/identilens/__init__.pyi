@@ -522,7 +522,6 @@ def mixing(
     method: typing.Literal['exact', 'sketch'] = ...,
     sketch_probes: int | None = ...,
     leading: int | None = ...,
-    memory_budget: int | str | None = ...,
     max_length: int | None = ...,
     rollouts: bool = ...,
     seed: int = ...,
@@ -553,8 +552,6 @@ def mixing(
         method: Exact norms (exact), or a sketch by random probes with standard errors, about ten times as fast.
         sketch_probes: Number of probes for each token in a sketch; 32 by default.
         leading: Number of these probes that follow leading directions; a quarter by default.
-        memory_budget: Largest size of the tensors that one sweep has in memory, such as 512MiB. Default: 1GiB, or half
-            of what a CUDA device has free.
         max_length: Cut longer texts to this many tokens.
         rollouts: Add raw and effective attention rollout, for comparison.
         seed: Seed of the random probes.
@@ -570,7 +567,7 @@ def mixing(
             in a notebook and on a terminal.
 
     Raises:
-        InputError: For texts or options that cannot be used, or too small a budget.
+        InputError: For texts or options that cannot be used, or too little memory.
         UnsupportedModelError: If the model's attention cannot be captured or its first layer not be found.
         NumericalError: If a derivative is NaN or infinite, naming the text.
         OutputFolderError: If ``out`` contains something else or cannot be written.
@@ -646,7 +643,6 @@ def rollout(
     tolerance: float | int | str | collections.abc.Sequence[float | str] | None = ...,
     queries: int | str | collections.abc.Sequence[int | str] | None = ...,
     targets: int | str | collections.abc.Sequence[int | str] | None = ...,
-    order: bool = ...,
     witnesses: bool = ...,
     max_length: int | None = ...,
     settings: typing.Any = ...,
@@ -672,7 +668,6 @@ def rollout(
             where it occurs; last is the last row, and negative positions count from the end.
         targets: Position or token whose value is bounded (with a tolerance above 0, weights and values of later
             layers are held as they are); all tokens of the text by default, which also bounds ranks.
-        order: Bound ranks by a rollout for each pair of a target and another token: narrower, and much slower.
         witnesses: Save maps that reach both ends of each target at the first tolerance, for all queries at once, and
             put them into the model.
         max_length: Cut longer texts to this many tokens.

@@ -14,7 +14,6 @@ from identilens.errors import InputError, SettingError
 from identilens.runs.settings import (
     Settings,
     parse_numbers,
-    parse_size,
 )  # fmt: skip
 
 
@@ -29,18 +28,14 @@ class Needed(Settings):
 
 
 def test_values_take_the_form_of_their_fields():
-    made = ToySettings(layers=[3, 1, 3], words="odd", share=0, span="4-9", memory="2KiB")
+    made = ToySettings(layers=[3, 1, 3], words="odd", share=0, span="4-9")
     assert made.layers == (3, 1)
     assert made.words == ("odd",)
     assert isinstance(made.share, float)
     assert made.span == (4, 9)
-    assert made.memory == 2048
     assert ToySettings(layers=5).layers == (5,)
     assert ToySettings(layers="0,3, 5-8").layers == (0, 3, 5, 6, 7, 8)
     assert parse_numbers("-2--1,0,5-5") == (-2, -1, 0, 5)
-    assert [parse_size(text) for text in ("12", "2 GB", "1.5kb", "3m", "1KiB")] == [
-        12, 2 * 10**9, 1500, 3_000_000, 1024,
-    ]  # fmt: skip
     assert ToySettings(words="odd,even").words == ("odd", "even")
     assert ToySettings(span=(7, 7)).span == (7, 7)
 
@@ -63,14 +58,12 @@ def test_numbers_of_numpy_become_those_of_python():
         ("share", 1.0, "share below 1; got 1.0"),
         ("share", -0.5, "share of at least 0; got -0.5"),
         ("span", "4", "span as two ends such as 400-500; got '4'"),
-        ("memory", "much", "memory in bytes, or as a size such as 512MiB or 2GB; got 'much'"),
         (
             "layers",
             "0-99999999999",
             "layers as numbers and ranges such as 0,3,5-8; got '0-99999999999'",
         ),
         ("share", float("nan"), "share as a finite number; got nan"),
-        ("memory", "9" * 400 + "GB", "memory in bytes, or as a size such as 512MiB or 2GB; got '9"),
         ("layers", np.float32(1), "layers as a whole number; got"),
         ("seed", np.bool_(True), "seed as a whole number; got"),
         ("layers", (), "layers with at least one value, or left out; got ()"),
@@ -124,7 +117,7 @@ def test_paths_and_lists_of_decimals():
 
 
 def test_only_what_changes_the_numbers_is_recorded():
-    recorded = ToySettings(memory="1GB", layers="1-2").recorded()
+    recorded = ToySettings(memory=2048, layers="1-2").recorded()
     assert set(recorded) == {"layers", "words", "share", "span", "seed"}
     assert recorded["layers"] == [1, 2]
 

@@ -39,15 +39,12 @@ def test_numbers_stand_to_the_right_and_words_to_the_left(capsys):
     ]
 
 
-def test_what_is_the_same_in_all_rows_is_said_once_and_spaces_are_seen(capsys):
+def test_spaces_are_seen(capsys):
     frame = pl.DataFrame({"text": [0, 0], "head": [1, 2], "token": [" sea", ""]})
     print_table("Title", frame)
     out = capsys.readouterr().out
-    assert "Title (text 0)" in out
     assert "␣sea" in out
     assert "∅" not in out
-    print_table("One row", frame.head(1))
-    assert "text head token" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("form", [".1f", ".2f", "z.4f", "z.3g", ".0f"])
@@ -88,12 +85,11 @@ def test_columns_without_values_and_rows_beyond_a_screen_are_left_out(capsys):
     })  # fmt: skip
     print_table("Title", frame)
     out = capsys.readouterr().out
-    assert "Title (of what x)" in out
-    assert "name   rows" in out
+    assert "name   of what rows" in out
     assert "low" not in out
     assert "not a number" not in out
     assert len([line for line in out.splitlines() if line.startswith(" row ")]) == 12
-    assert "In all: 50 rows and 2 columns." in out
+    assert "In all: 50 rows and 3 columns." in out
 
 
 def test_a_markdown_table_has_numbers_to_the_right_and_names_without_markup():

@@ -8,6 +8,8 @@ import lzma
 import os
 import sys
 import threading
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import polars as pl
 import pytest
@@ -15,6 +17,7 @@ from polars.testing import assert_frame_equal
 
 import identilens as idl
 from identilens.errors import InputError, OutputFolderError
+from identilens.runs import lines, texts
 from identilens.runs.texts import hub_dataset, read_texts
 
 
@@ -29,7 +32,6 @@ def test_pairs_are_two_columns(tmp_path):
     ("options", "words"),
     [
         ({"limit": 1.5}, "limit"), ({"limit": float("nan")}, "limit"), ({"limit": True}, "limit"),
-        ({"max_text_bytes": "much"}, "max_text_bytes"), ({"max_text_bytes": 0}, "max_text_bytes"),
         ({"columns": 5}, "columns"), ({"encoding": "none"}, "encoding"),
     ],
 )  # fmt: skip
@@ -103,9 +105,9 @@ def test_what_a_file_unpacks_to_is_bounded(tmp_path, opened):
     with opened(file, "wb") as stream:
         for _ in range(64):
             stream.write(b"word " * 2**15 + b"\n")
-    with pytest.raises(InputError, match="max_text"):
-        read_texts(file, max_text_bytes=1_000_000)
-    assert len(read_texts(file, max_text_bytes=2**24)) == 64
+    with at_most(1_000_000), pytest.raises(InputError, match="more than"):
+        read_texts(file)
+    assert len(read_texts(file)) == 64
     whole = file.read_bytes()
     file.write_bytes(2 * whole)
     assert len(read_texts(file)) == 128
@@ -117,8 +119,15 @@ def test_what_a_file_unpacks_to_is_bounded(tmp_path, opened):
 def test_a_long_line_is_read_or_refused(tmp_path):
     (tmp_path / "a.txt").write_text("short\n" + "word " * 2**21 + "\nlast\n", encoding="utf-8")
     assert len(read_texts(tmp_path / "a.txt")) == 3
-    with pytest.raises(InputError, match="max_text_bytes"):
-        read_texts(tmp_path / "a.txt", max_text_bytes=2**20)
+    with at_most(2**20), pytest.raises(InputError, match="more than"):
+        read_texts(tmp_path / "a.txt")
+
+
+@contextmanager
+def at_most(count):
+    """Fewer bytes that texts may have."""
+    with patch.object(lines, "MAX_TEXT_BYTES", count), patch.object(texts, "MAX_TEXT_BYTES", count):
+        yield
 
 
 ROWS = (
@@ -160,9 +169,9 @@ LONG = "word " * 20_000
 def test_what_a_parquet_file_unpacks_to_is_bounded(tmp_path, options, texts):
     file = tmp_path / "a.parquet"
     pl.DataFrame({"other": range(60), "text": texts}).write_parquet(file, **options)
-    with pytest.raises(InputError, match="contain"):
-        read_texts(file, columns=["text"], max_text_bytes=1_000_000)
-    assert read_texts(file, columns=["text"], max_text_bytes=10_000_000) == texts
+    with at_most(1_000_000), pytest.raises(InputError, match="contain"):
+        read_texts(file, columns=["text"])
+    assert read_texts(file, columns=["text"]) == texts
     with pytest.raises(InputError, match="not a text"):
         read_texts(file, columns=["other"])
 
@@ -174,9 +183,10 @@ def test_texts_of_every_type_are_read_and_bounded_before_they_are_made(tmp_path,
     texts = [LONG, "a"] * 30
     pl.DataFrame({column: pl.Series(texts, dtype=kind), "text_": texts}).write_parquet(file)
     most = 30 * (len(LONG) + 64)
-    assert read_texts(file, columns=[column], max_text_bytes=most) == texts
-    with pytest.raises(InputError, match="contain"):
-        read_texts(file, columns=[column], max_text_bytes=most - 1)
+    with at_most(most):
+        assert read_texts(file, columns=[column]) == texts
+    with at_most(most - 1), pytest.raises(InputError, match="contain"):
+        read_texts(file, columns=[column])
 
 
 def test_every_kind_of_file_is_bounded(tmp_path):
@@ -186,8 +196,8 @@ def test_every_kind_of_file_is_bounded(tmp_path):
     (tmp_path / "a.tsv").write_text("a\n" + "snow\n" * 1000, encoding="utf-8")
     for kind, columns in (("conllu", ()), ("jsonl", ["a"]), ("tsv", ["a"])):
         assert len(read_texts(tmp_path / f"a.{kind}", columns=columns)) == 1000
-        with pytest.raises(InputError, match="bytes"):
-            read_texts(tmp_path / f"a.{kind}", columns=columns, max_text_bytes=2_000)
+        with at_most(2_000), pytest.raises(InputError, match="bytes"):
+            read_texts(tmp_path / f"a.{kind}", columns=columns)
 
 
 def test_folders_are_refused(tmp_path):
@@ -227,8 +237,8 @@ def test_texts_of_a_file_in_any_encoding(tmp_path, name, encoding):
     ],
 )  # fmt: skip
 def test_an_iterator_that_has_no_end_is_refused(endless, words):
-    with pytest.raises(InputError, match=words):
-        read_texts(endless, max_text_bytes=64_000)
+    with at_most(64_000), pytest.raises(InputError, match=words):
+        read_texts(endless)
 
 
 def test_files_with_null_characters_are_no_text(tmp_path):

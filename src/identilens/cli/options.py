@@ -9,14 +9,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge
 from cyclopts import Parameter
 from rich.console import Console
 
 from identilens.cli.later import called
 from identilens.errors import InputError, SettingError, model_not_found
-from identilens.runs.lines import MAX_TEXT_BYTES, read_lines
-from identilens.runs.settings import REPEATED, Names, Positive, Settings, Size, Switch
+from identilens.runs.lines import read_lines
+from identilens.runs.settings import REPEATED, Names, Positive, Settings, Switch
 from identilens.runs.terminal import plain
 
 load = called("identilens.models.loading:load")
@@ -99,7 +98,6 @@ class TextOptions(Settings):
         column: Column with the texts. Give two columns for sentence pairs.
         encoding: Encoding of the file.
         limit: Read only the first texts, up to this number.
-        max_text_bytes: Largest size of all texts together, such as 512MiB; 4 GiB by default.
     """
 
     text: Annotated[Names, Parameter(alias="-t")] = ()
@@ -112,7 +110,6 @@ class TextOptions(Settings):
     column: Annotated[Names, Parameter(alias="-c")] = ()
     encoding: str = "utf-8"
     limit: Positive | None = None
-    max_text_bytes: Annotated[Size, Ge(1)] = MAX_TEXT_BYTES
 
     def load(self) -> Sequence[Any]:
         """Return the texts, images or recordings.
@@ -137,7 +134,6 @@ class TextOptions(Settings):
                 columns=self.column,
                 encoding=self.encoding,
                 limit=self.limit,
-                max_text_bytes=self.max_text_bytes,
             )
 
 

@@ -10,7 +10,7 @@ import polars as pl
 
 from identilens.cli.options import INPUTS, load_inputs
 from identilens.errors import InputError
-from identilens.runs.provenance import differences, same_model_and_texts
+from identilens.runs.provenance import differences
 from identilens.runs.request import Request
 from identilens.runs.settings import hints_of
 from identilens.runs.study import bound_study, run_study
@@ -63,11 +63,8 @@ def verify(
     # Some runs write files beside their tables.
     with TemporaryDirectory() as place:
         again = run_study(bound, out=Path(place) / "again")
-    there, here = first.provenance, again.provenance
-    if not same_model_and_texts(there, here):
-        warnings.warn(
-            f"not known to be the run of {folder}: {differences(there, here)}", stacklevel=2
-        )
+    if changes := differences(first.provenance, again.provenance):
+        warnings.warn(f"not known to be the run of {folder}: {changes}", stacklevel=2)
     rows = []
     for name, columns in first.schema.items():
         before, after = getattr(first, name), getattr(again, name)

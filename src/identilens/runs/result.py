@@ -141,16 +141,10 @@ class Result(ABC):
         return ()
 
     def to_csv(self, folder: str | Path) -> list[Path]:
-        """Write every table as a CSV file into a folder and return the paths; lists in cells become JSON."""
+        """Write every table as a CSV file into a folder and return the paths; columns of lists are left out."""
         paths = []
-        for name, columns in self.schema.items():
-            frame = getattr(self, name).with_columns(
-                pl.col(column).map_elements(
-                    lambda values: json.dumps(values.to_list()), return_dtype=pl.String
-                )
-                for column, kind in columns.items()
-                if isinstance(kind, pl.List)
-            )
+        for name in self.schema:
+            frame = getattr(self, name).select(~pl.selectors.list())
             paths.append(Path(folder) / f"{name}.csv")
             write_text(paths[-1], frame.write_csv())
         return paths

@@ -14,7 +14,6 @@ from identilens.runs.conllu import read_conllu
 from identilens.runs.lines import (
     MAX_TEXT_BYTES,
     Limit,
-    MostBytes,
     kind_of,
     read_lines,
 )
@@ -59,7 +58,6 @@ def read_texts(
     columns: Sequence[str] = (),
     encoding: str = "utf-8",
     limit: int | None = None,
-    max_text_bytes: int = MAX_TEXT_BYTES,
 ) -> list[Any]:
     """Return the texts of a file, a data set or a list; pairs if two columns are named.
 
@@ -73,7 +71,6 @@ def read_texts(
         columns: Column with the texts, or the two of pairs; of rows in Python ``text`` by default.
         encoding: Encoding of a file.
         limit: Maximum number of texts.
-        max_text_bytes: Maximum size of the texts.
 
     Raises:
         InputError: For a missing or unreadable file, one without texts, a wrong encoding, a missing column, an empty
@@ -91,18 +88,16 @@ def read_texts(
     """
     columns = coerce("columns", Names, columns)
     limit = coerce("limit", Limit, limit)
-    most = coerce("max_text_bytes", MostBytes, max_text_bytes)
     if isinstance(source, str | Path):
         file = Path(source)
         if kind_of(file) == ".conllu":
             texts: Iterable[Any] = read_conllu(file, limit)
         else:
-            texts = _texts(_file_rows(file, columns, encoding, most), columns)
-        read = Texts(_bounded(islice(texts, limit), most))
+            texts = _texts(_file_rows(file, columns, encoding), columns)
+        read = Texts(_bounded(islice(texts, limit)))
         if not read:
             raise InputError(f"{source} contains no texts.")
-        options = {"encoding": encoding, "limit": limit, "max_text_bytes": most}
-        read.load_options = {"file": file, "column": columns, **options}
+        read.load_options = {"file": file, "column": columns, "encoding": encoding, "limit": limit}
         return read
     other = hasattr(type(source), "columns") or isinstance(source, Mapping | bytes)
     if other or not isinstance(source, Iterable):
@@ -110,7 +105,7 @@ def read_texts(
             f"expected a file, a data set or a list of texts; got {type(source).__name__}."
         )
     texts = _given(source, columns or ["text"])
-    return list(_bounded(islice(texts, limit), most))
+    return list(_bounded(islice(texts, limit)))
 
 
 def _given(source: Iterable[Any], columns: Sequence[str]) -> Iterator[Any]:
@@ -122,16 +117,15 @@ def _given(source: Iterable[Any], columns: Sequence[str]) -> Iterator[Any]:
             yield text
 
 
-def _bounded(texts: Iterable[Any], most: int) -> Iterator[Any]:
+def _bounded(texts: Iterable[Any]) -> Iterator[Any]:
     """Yield texts until they have more bytes than allowed: an iterator may have no end."""
-    left = most
+    left = MAX_TEXT_BYTES
     for number, text in enumerate(texts):
         parts = text if isinstance(text, tuple) else (text,)
         left -= max(_LEAST, *(len(part) for part in parts if isinstance(part, str | list)), 0)
         if left < 0:
             raise InputError(
-                f"the first {number + 1:,} texts contain more than {most:,} bytes. Pass a larger "
-                "max_text_bytes=..., or limit=... for fewer."
+                f"the first {number + 1:,} texts contain more than {MAX_TEXT_BYTES:,} bytes. Pass limit=... for fewer."
             )
         yield text
 
@@ -152,7 +146,7 @@ def _texts(rows: Rows, columns: Sequence[str]) -> Iterator[Any]:
         yield texts[0] if len(texts) == 1 else tuple(texts)
 
 
-def _file_rows(file: Path, columns: Sequence[str], encoding: str, most: int) -> Rows:
+def _file_rows(file: Path, columns: Sequence[str], encoding: str) -> Rows:
     kind = kind_of(file) or (".jsonl" if columns else ".txt")
     if kind not in (".txt", *_NAMED):
         raise InputError(
@@ -165,7 +159,7 @@ def _file_rows(file: Path, columns: Sequence[str], encoding: str, most: int) -> 
         )
     if kind in _TABLES:
         return _table_rows(file, columns)
-    lines = read_lines(file, encoding, most)
+    lines = read_lines(file, encoding)
     if kind in _SEPARATED:
         return _separated_rows(lines, file, kind)
     return _json_rows(lines) if kind == ".jsonl" else _text_rows(lines)

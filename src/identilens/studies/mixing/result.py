@@ -1,5 +1,6 @@
 """The result of a mixing analysis: how much of each input token is in each hidden token, at every layer."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -13,12 +14,19 @@ from identilens.charts.kit import BOX, Charts, bars, boxes, choose_present, line
 from identilens.charts.labels import visible_text
 from identilens.charts.views import View
 from identilens.errors import InputError
-from identilens.measures.mixing import track_token
+from identilens.measures import mixing as measures
+from identilens.measures.mixing.own import own_contributions
 from identilens.measures.mixing.tracking import find_token
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import table_of
-from identilens.studies.mixing.series import CLASS_TOKENS, SEPARATORS, Series
 from identilens.studies.mixing.tagging import TAG_COLUMNS
+
+CLASS_TOKENS = ("[CLS]", "<s>", "<cls>")
+SEPARATORS = ("[SEP]", "</s>", "<sep>")
+"""Names that tokenizers give to the token for the whole text, and to what stands between two texts."""
+
+NEAR = 20
+"""Positions to the left and to the right whose context is drawn."""
 
 Measure = Literal["contribution", "standard_error", "norm", "raw_rollout", "effective_rollout"]
 
@@ -142,7 +150,7 @@ class Mixing(Result):
             ("layer",),
             title="Own contribution by layer",
             text=_OWN,
-            table="series.own",
+            table="own_boxes",
             also=BOX,
             look={"x_format": _PERCENT},
             listed=True,
@@ -152,7 +160,7 @@ class Mixing(Result):
             ("layer", "not_largest"),
             title="Tokens that are not their own largest contributor",
             text=_LARGEST,
-            table="series.own",
+            table="own_boxes",
             also=("tokens",),
             look={"y_format": _PERCENT},
         ),
@@ -161,7 +169,7 @@ class Mixing(Result):
             ("layer", "share", "group"),
             title="In which layer neighbours contribute most",
             text=_NEIGHBOURS,
-            table="series.neighbours",
+            table="neighbours",
             also=("mean",),
             look={"x_format": "d", "y_format": _PERCENT},
         ),
@@ -170,7 +178,7 @@ class Mixing(Result):
             ("offset", "share", "layer"),
             title="Context by relative position",
             text=_POSITIONS,
-            table="series.near",
+            table="near",
             also=("pairs",),
             look={"y_format": _PERCENT},
         ),
@@ -179,7 +187,7 @@ class Mixing(Result):
             ("offset", "share", "layer"),
             title="Context of the class token",
             text=_CLASS,
-            table="series.class_context",
+            table="class_context",
             also=("texts",),
             choices=("centre",),
             look={"points": False, "y_format": _PERCENT},
@@ -190,7 +198,7 @@ class Mixing(Result):
             ("tag",),
             title="Own contribution by part of speech",
             text=_SPEECH,
-            table="series.speech",
+            table="speech",
             also=(*BOX, "tokens"),
             choices=("layer",),
             look={"x_format": _PERCENT},
@@ -202,14 +210,68 @@ class Mixing(Result):
     tracked: pl.DataFrame
 
     @cached_property
-    def series(self) -> Series:
-        """Aggregates over all texts, worked out when first asked for."""
-        return Series(self.table, self.token_names, self.tags)
+    def kinds(self) -> list[str]:
+        """Kinds of hidden states in the result, the source's first."""
+        return self.table["kind"].unique().sort().to_list()
+
+    @cached_property
+    def own_kinds(self) -> list[str]:
+        """Kinds that have a token of their own."""
+        return [kind for kind in self.kinds if kind != "cross"]
+
+    @cached_property
+    def _own_rows(self) -> pl.DataFrame:
+        """What each token contributes to its own hidden state."""
+        return own_contributions(self.table, self.token_names)
+
+    @cached_property
+    def own_boxes(self) -> pl.DataFrame:
+        """Boxes of own contributions with the share not their own largest (Fig. 3a, 3b)."""
+        return measures.box_statistics(self._own_rows)
+
+    @cached_property
+    def neighbours(self) -> pl.DataFrame:
+        """In which layer each group of neighbours contributes most (Fig. 4a)."""
+        return measures.neighbour_groups(self.table)
+
+    @cached_property
+    def positions(self) -> pl.DataFrame:
+        """Context by relative position at the first, middle and last layer (Fig. 4b)."""
+        return measures.by_relative_position(self.table)
+
+    @cached_property
+    def correlation(self) -> pl.DataFrame:
+        """Rollouts against contributions by layer; without rows where there are no rollouts."""
+        return measures.rollout_correlation(self.table.filter(pl.col("kind") != "cross"))
+
+    @cached_property
+    def speech(self) -> pl.DataFrame:
+        """Boxes by part of speech (Fig. 26–37): tags are those of the source; without rows where there are none."""
+        source = self._own_rows.filter(kind=self.own_kinds[0])
+        return measures.boxes_by_tag(source, self.tags) if len(self.tags) else pl.DataFrame()
+
+    @cached_property
+    def class_context(self) -> pl.DataFrame:
+        """What the class token takes from where, counted from itself or a separator, the ``centre`` (Fig. 18).
+
+        Without rows where no text opens with a class token.
+        """
+        hidden = self.token_names.filter(side="hidden", kind="encoder")
+        opening, occurring = set(hidden.filter(position=0)["token"]), set(hidden["token"])
+        frames = [pl.DataFrame()]
+        for token in [name for name in CLASS_TOKENS if name in opening][:1]:
+            for centre in [token, *[name for name in SEPARATORS if name in occurring][:1]]:
+                with suppress(InputError):  # No text contains both of them and something beside.
+                    frame = measures.context_of_token(self.table, self.token_names, token, centre)
+                    frames.append(frame.filter(kind="encoder").with_columns(centre=pl.lit(centre)))
+        return pl.concat(frames, how="diagonal")
 
     @property
-    def kinds(self) -> list[str]:
-        """Kinds of hidden states in the result."""
-        return self.series.kinds
+    def near(self) -> pl.DataFrame:
+        """Context by relative position up to `NEAR`, with an empty row for the own token, which is no context."""
+        near = self.positions.filter(pl.col("offset").abs() <= NEAR)
+        own = near.select("kind", "layer", offset=0).unique(maintain_order=True)
+        return pl.concat([near, own], how="diagonal_relaxed")
 
     def array(
         self, text: int, kind: str | None = None, measure: Measure = "contribution"
@@ -239,11 +301,11 @@ class Mixing(Result):
 
     def own(self) -> pl.DataFrame:
         """Return what each token contributes to its own hidden state; see `own_contributions`."""
-        return self.series.own_rows
+        return self._own_rows
 
     def by_layer(self) -> pl.DataFrame:
         """Return the median own contribution (Brunner Fig. 3a) and the share not their own largest (3b) a layer."""
-        return self.series.own.select(
+        return self.own_boxes.select(
             "kind", "layer", pl.col("median").alias("median_own"), "not_largest", "tokens"
         )
 
@@ -262,12 +324,12 @@ class Mixing(Result):
 
     def summary(self) -> Finding:
         """Return how much of a token is still itself, where context comes from, what attention alone would say."""
-        kind, settings = self.series.own_kinds[0], self.provenance["settings"]
+        kind, settings = self.own_kinds[0], self.provenance["settings"]
         share = (pl.col("standard_error") / pl.col("contribution")).median()
         error = self.table.filter(pl.col("contribution") > 0).select(share).item()
         own, beside, rollouts = (
             frame.filter(kind=kind).sort("layer")
-            for frame in (self.series.own, self.series.positions, self.series.correlation)
+            for frame in (self.own_boxes, self.positions, self.correlation)
         )
         next_to = beside.filter(pl.col("offset").abs() == 1)
         shares = next_to.group_by("layer", maintain_order=True).agg(pl.col("share").sum())["share"]
@@ -327,7 +389,7 @@ class Mixing(Result):
         label = pl.format("{}: {}", "position", shown)
         frames = []
         for position in positions:
-            rows = track_token(self.table, self.token_names, position, text)
+            rows = measures.track_token(self.table, self.token_names, position, text)
             labels = {
                 "state": pl.lit(f"{position}: {visible_text(names[position])}"),
                 "own": pl.col("position") == position,
