@@ -359,11 +359,8 @@ def accepted(hint: Any) -> str:
     """Return what a setting takes in Python, as it is written in a stub."""
     kind, _, optional = resolved(hint)
     if get_origin(kind) is tuple:
-        element, *rest = get_args(kind)
-        inner = accepted(element)
-        words = f"str | tuple[{inner}, {inner}]"
-        if rest == [Ellipsis]:
-            words = _ACCEPTED.get(inner, f"{inner} | str | collections.abc.Sequence[{inner}]")
+        inner = accepted(get_args(kind)[0])
+        words = _ACCEPTED.get(inner, f"{inner} | str | collections.abc.Sequence[{inner}]")
     elif get_origin(kind) is Literal:
         words = f"typing.Literal[{', '.join(map(repr, get_args(kind)))}]"
     elif get_origin(kind) in (Union, UnionType):

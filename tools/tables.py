@@ -68,10 +68,8 @@ def resolved(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
 def type_words(kind: Any, metadata: Sequence[Any]) -> str:
     """Return the type of a setting in words."""
     if get_origin(kind) is tuple:
-        element, *rest = get_args(kind)
-        inner, more, _ = resolved(element)
-        words = type_words(inner, more)
-        return f"two ends: {words}" if rest != [Ellipsis] else f"list: {words}"
+        inner, more, _ = resolved(get_args(kind)[0])
+        return f"list: {type_words(inner, more)}"
     if get_origin(kind) is Literal:
         return "choice"
     if get_origin(kind) in (Union, UnionType):

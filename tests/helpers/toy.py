@@ -25,7 +25,6 @@ class ToySettings(Settings):
         layers: Numbers to square.
         words: Words to write beside them.
         share: A share.
-        span: Two ends.
         memory: Bytes to use.
         fail: Part that fails; none by default.
         seed: Of nothing.
@@ -34,7 +33,6 @@ class ToySettings(Settings):
     layers: Numbers | None = None
     words: Annotated[tuple[Literal["odd", "even"], ...], LIST] = ("odd", "even")
     share: Annotated[float, Ge(0), Lt(1)] = 0.5
-    span: Annotated[tuple[int, int], LIST] = (4, 9)
     memory: Annotated[int, NOT_RECORDED] = 1024
     fail: Annotated[int | None, NOT_RECORDED] = None
     seed: int = 0

@@ -159,24 +159,16 @@ def coerce(name: str, hint: Any, value: Any) -> Any:
     if get_origin(kind) is not tuple:
         return _scalar(name, kind, metadata, value)
     element, inner, _ = _resolved(get_args(kind)[0])
-    is_pair = get_args(kind)[1] is not Ellipsis
     try:
         values = value
         if isinstance(value, str) and LIST in metadata:
-            if element is int and not is_pair:
-                values = parse_numbers(value)
-            else:
-                make = element if element in (int, float) else str
-                pieces = re.split("[-,]" if is_pair else ",", value)
-                values = [make(piece.strip()) for piece in pieces]
+            make = float if element is float else str.strip
+            values = parse_numbers(value) if element is int else [*map(make, value.split(","))]
         single = isinstance(values, str | Real | Path)
         single |= WORDED in metadata and not isinstance(values, list | tuple)
-        values = (values,) if single else tuple(values)
-        if is_pair and len(values) != 2:
-            raise ValueError(values)
-        values = values if is_pair else tuple(dict.fromkeys(values))
+        values = dict.fromkeys((values,) if single else values)
     except (ValueError, TypeError):
-        expected = _EXPECTED.get("pair" if is_pair else element, "as one value or several")
+        expected = _EXPECTED.get(element, "as one value or several")
         raise SettingError(name, expected, value) from None
     if optional and not values:
         raise SettingError(name, "with at least one value, or left out", value)
@@ -186,7 +178,6 @@ def coerce(name: str, hint: Any, value: Any) -> Any:
 _EXPECTED: dict[Any, str] = {
     int: "as numbers and ranges such as 0,3,5-8",
     float: "as numbers separated by commas, such as 0.5,0.9",
-    "pair": "as two ends such as 400-500",
 }
 _KINDS: dict[Any, tuple[Any, str]] = {
     int: (Integral, "as a whole number"),

@@ -203,17 +203,8 @@ class RowStudy(HeadStudy[W, R]):
 
 def joined(schema: Mapping[str, Columns], outputs: Iterable[Output]) -> Output:
     """Return several outputs of a part as one, with all tables also where there are none."""
-    outputs = list(outputs)
-    tables = {
-        name: pl.concat(
-            [pl.DataFrame(schema=pl.Schema(columns)), *(one.tables[name] for one in outputs)]
-        )
-        for name, columns in schema.items()
-    }
-    matrices = {name: tensor for one in outputs for name, tensor in one.matrices.items()}
-    return Output(
-        tables, matrices, {text: names for one in outputs for text, names in one.tokens.items()}
-    )
+    tables = {name: pl.DataFrame(schema=pl.Schema(columns)) for name, columns in schema.items()}
+    return Output.joined([Output(tables), *outputs])
 
 
 def check_asked(items: Sequence[Item], asked: Sequence[int | str] | None) -> None:
