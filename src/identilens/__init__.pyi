@@ -81,8 +81,8 @@ def alternatives(
     For each head: an alternative drawn uniformly from all (``sampled``); the farthest found (``far``), with an upper
     bound of the distance of any; and the most even one (``maximum_entropy``). On request also an alternative that other
     queries and keys give (``realisable``), and the weights that the model computes with parameters changed to give it
-    (``parameters``). Each is put back into the model. The changes of every hidden state, the logits and the loss are
-    measured. Derivations and limits: docs/alternatives.md.
+    (``parameters``). Each is put back into the model. The changes of the final hidden state, the logits and the
+    loss are measured. Derivations and limits: docs/alternatives.md.
 
     Args:
         lens: The model.
@@ -693,7 +693,6 @@ def structure(
     texts: typing.Any,
     *,
     length: int,
-    shorter: typing.Literal['error', 'skip'] = ...,
     threshold: float | None = ...,
     clusters: int | None = ...,
     pool: int = ...,
@@ -717,8 +716,7 @@ def structure(
     Args:
         lens: The model.
         texts: Texts, pairs, token ids or a batch; see `Lens.capture`.
-        length: Number of tokens of every text, special tokens included.
-        shorter: What happens to texts that are too short: stop with an error (error), or leave them out (skip).
+        length: Number of tokens of every text, special tokens included; shorter texts are left out.
         threshold: l of Eq. 8: smaller weights are cut. Default: 2/n on the mean, twice the uniform weight.
         clusters: Number of representative texts. Default: the number with the largest silhouette.
         pool: Largest number of texts, drawn at random, from which representatives are chosen.
@@ -735,7 +733,7 @@ def structure(
             in a notebook and on a terminal.
 
     Raises:
-        InputError: For texts that are too short or too few, or options outside their range.
+        InputError: For too few texts of the length, or options outside their range.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If weights or values are NaN or infinite, naming where.
         OutputFolderError: If ``out`` contains something else or cannot be written.

@@ -44,7 +44,7 @@ def tricky_page(maps, record):
     charts = {
         "shares": choose(shares, "kind", "Attention", both),
         "signed": heat(frame.head(12), "head", "layer", "signed", diverging=True),
-        "points": choose(points, "kind", "Attention", {None: "all", "encoder": "encoder"}),
+        "points": choose(points, "kind", "Attention", both),
         "print": token_sheet(maps[0].layers, TOKENS, TOKENS, "For print"),
         "types": bars(rates, "share.of[all]", "type", "kind"),
     }

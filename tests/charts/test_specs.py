@@ -47,7 +47,7 @@ BUILT = {
     "lying rule": lambda: rule(lines(FRAME, "layer", "rate"), y=0.5),
     "heat": lambda: heat(FRAME, "layer", "kind", "rate", domain=(0, 2), numbers=".1f"),
     "signed heat": lambda: heat(FRAME.with_columns(rate=-pl.col("rate")), "layer", "kind", "rate", diverging=True),
-    "choice": lambda: choose(rule(lines(FRAME, "layer", "rate"), y=1), "kind", "Kind", {None: "both", "a": "A"}),
+    "choice": lambda: choose(rule(lines(FRAME, "layer", "rate"), y=1), "kind", "Kind", ["a", "b"]),
     "map": lambda: token_map({"raw": MAP, "two": MAP * 2}, ["a", "b"], ["c", ""], "Text", columns=1, side=90),
     "12 ticks": lambda: scatter(row_of(12), "at", "value", labels={"at": "w " * 20}),
     "13 ticks": lambda: scatter(row_of(13), "at", "value", labels={"at": f"{'w ' * 20}w", "value": "w " * 21}),

@@ -79,25 +79,23 @@ LONG = "The ferry left before dawn, and nobody on the quay could say who had pai
 
 
 def test_clipped_texts_have_one_length(bundled):
-    items = texts_of_length(bundled, [LONG, f"{LONG} {LONG}"], 12, "error")
+    items = texts_of_length(bundled, [LONG, f"{LONG} {LONG}"], 12)
     assert [item.length for item in items] == [12, 12]
     assert items[0].tokens["encoder"][0] == "[CLS]"
     assert items[0].tokens["encoder"][-1] == "[SEP]"
     assert special_positions(bundled, items) == [0, 11]
 
 
-def test_short_texts_are_named_or_skipped(bundled):
+def test_short_texts_are_left_out(bundled):
     texts = [LONG, "Short.", LONG, "Also short."]
-    with pytest.raises(InputError, match="tokens"):
-        texts_of_length(bundled, texts, 12, "error")
-    assert len(texts_of_length(bundled, texts, 12, "skip")) == 2
+    assert len(texts_of_length(bundled, texts, 12)) == 2
 
 
 def test_one_text_is_not_enough(bundled):
     with pytest.raises(InputError, match="texts"):
-        texts_of_length(bundled, [LONG], 12, "error")
+        texts_of_length(bundled, [LONG], 12)
     with pytest.raises(InputError, match="texts"):
-        texts_of_length(bundled, ["a", "b"], 20, "skip")
+        texts_of_length(bundled, ["a", "b"], 20)
 
 
 @pytest.fixture(scope="module")

@@ -38,7 +38,7 @@ from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure.closing import Closing, Rows, dimensions, frame, space_of
 from identilens.studies.structure.maps import head_rows
 from identilens.studies.structure.result import Structure
-from identilens.studies.structure.settings import Shorter, StructureSettings
+from identilens.studies.structure.settings import StructureSettings
 
 BATCH_SIZE = 8
 _WEIGHTS_AT_ONCE = 2**25
@@ -146,7 +146,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
         texts: Texts, pairs, token ids or a batch; see `Lens.capture`.
 
     Raises:
-        InputError: For texts that are too short or too few, or options outside their range.
+        InputError: For too few texts of the length, or options outside their range.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If weights or values are NaN or infinite, naming where.
         OutputFolderError: If ``out`` contains something else or cannot be written.
@@ -167,7 +167,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
 
     def __init__(self, lens: Lens, texts: Any, settings: StructureSettings) -> None:
         self.lens, self.settings = lens, settings
-        self.items = texts_of_length(lens, texts, settings.length, settings.shorter)
+        self.items = texts_of_length(lens, texts, settings.length)
         most = min(len(self.items), settings.pool)
         if settings.clusters is not None and settings.clusters > most:
             raise SettingError("clusters", f"of at most {most}, one per text", settings.clusters)
@@ -376,20 +376,14 @@ def _is_mark(texts: int) -> bool:
     return texts <= 8 or texts in (1 << power, 3 << (power - 1))
 
 
-def texts_of_length(lens: Lens, texts: Any, length: int, shorter: Shorter) -> Items:
-    """Return texts cut to exactly ``length`` tokens, special ones included; too short ones are an error, or skipped.
+def texts_of_length(lens: Lens, texts: Any, length: int) -> Items:
+    """Return texts cut to exactly ``length`` tokens, special ones included; shorter ones are left out.
 
     Raises:
-        InputError: For texts that are too short, fewer than two texts, or input that is not made of tokens.
+        InputError: For fewer than two texts, or input that is not made of tokens.
     """
     items = Items(lens, lens.reader.entries(texts, length), length)
     long_enough = [number for number, item in enumerate(items) if _size(item, number) >= length]
-    short = len(items) - len(long_enough)
-    if short and shorter == "error":
-        raise InputError(
-            f"{short} of {len(items)} texts have fewer than {length} tokens. Lower length (--length), or leave them "
-            "out with shorter='skip' (--shorter skip)."
-        )
     if len(long_enough) < 2:
         raise InputError(
             f"a structure is what several texts have in common; expected at least 2 texts of {length} tokens, got "
