@@ -29,12 +29,13 @@ def verify(
     chats: Any = None,
     trust_remote_code: bool = False,
 ) -> pl.DataFrame:
-    """Repeat a run and return how the tables differ from those in its folder: no rows if they are identical.
+    """Repeat a run and return how the tables differ from those in its folder: no rows if they are equal up to rounding.
 
     A warning says if the model or the texts are not those of the first run, by their digests, or if these are missing.
 
-    Each row is a column that differs: in how many of its table's rows, and of numbers the largest difference and the
-    largest number before (``size``), and whether that is more than rounding (``now``). Matrices are not compared.
+    Each row is a column that differs by more than rounding, a billionth of its largest number: in how many of its
+    table's rows, and of numbers the largest difference and the largest number before (``size``). Matrices are not
+    compared.
 
     Args:
         folder: Folder of the run.
@@ -83,10 +84,9 @@ def verify(
             if kind.is_numeric():
                 row |= {"largest": (new - old).abs().max(), "size": old.abs().max()}
             rows.append(row)
-    found = pl.DataFrame(rows, schema=DIFFERENCES).filter(pl.col("differ") > 0)
     rounding = pl.col("largest") <= ROUNDING * pl.col("size")
-    words = pl.when(rounding).then(pl.lit("equal up to rounding")).otherwise(pl.lit("differs"))
-    return found.with_columns(now=words)
+    found = pl.DataFrame(rows, schema=DIFFERENCES)
+    return found.filter(pl.col("differ") > 0, ~rounding.fill_null(False))
 
 
 DIFFERENCES = {
@@ -96,7 +96,7 @@ DIFFERENCES = {
     "largest": pl.Float64,
     "size": pl.Float64,
 }
-"""Columns of what `verify` finds; whether it is more than rounding is added."""
+"""Columns of what `verify` finds."""
 
 
 def _options_of_run(
