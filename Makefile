@@ -27,8 +27,8 @@ constraints: $(STAMP) ## take the newest releases that pyproject.toml allows; ma
 	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^torch==' > constraints.txt
 	touch $(STAMP)
 
-demo: $(STAMP) ## install, audit the bundled encoder on bundled texts, write demo-report/report.html
-	$(BIN)/identilens demo --out demo-report --overwrite
+demo: $(STAMP) ## install, audit the bundled encoder on its texts, write demo-report/report.html
+	$(BIN)/identilens audit --model bundled --file src/identilens/demo/texts.txt --out demo-report --overwrite
 	@echo "notebook: $(CURDIR)/notebooks/1-first-look.ipynb (Jupyter and VS Code open it; it can be read without being run)"
 
 # Memory of large tensors is kept rather than given back at each step: a sixth faster.
@@ -93,7 +93,7 @@ release-check: $(STAMP) ## build wheel and sdist, install the wheel elsewhere, a
 	build/release/venv/bin/python -m pip install --quiet $(TORCH)
 	build/release/venv/bin/python -m pip install --quiet check-wheel-contents "$$(ls dist/*.whl)[demo]"
 	build/release/venv/bin/check-wheel-contents --package src/identilens dist/*.whl
-	cd build/release && venv/bin/identilens --version && venv/bin/identilens demo --out demo && venv/bin/identilens verify demo
+	cd build/release && venv/bin/identilens --version && venv/bin/identilens audit --model bundled --text "Nobody came." --out demo && venv/bin/identilens verify demo
 
 clean: ## remove the environment and what runs have left
 	rm -rf $(VENV) demo-report .pytest_cache .ruff_cache

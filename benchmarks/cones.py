@@ -20,7 +20,7 @@ import identilens as idl
 from identilens.measures.attention import attention_intervals
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_layer
-from identilens.studies.outcomes import of_layer
+from identilens.studies.outcomes import of_layer, row_programs
 
 CLARABEL: Any = clarabel  # compiled, without types
 
@@ -77,11 +77,11 @@ def one_layer() -> bool:
     order = kept.row.argsort(descending=True)
     allowed = kept.length(0.01)
     costs = torch.eye(len(kept.row)).double()[order[: 1 if QUICK else 3]]
-    solver = kept.solver(0.01)
+    programs = row_programs([kept], [0.01])
     reference, taken = turns(
         [
             partial(by_clarabel, costs, kept.row, values, blocks, allowed),
-            partial(solver.optima, costs),
+            partial(programs.optima, costs[None]),
         ],
         1,
     )
@@ -91,7 +91,7 @@ def one_layer() -> bool:
     met &= report(
         "seconds for both of their ends", 2 * most * taken[0] / len(costs), 60, at_least=False
     )
-    apart = solver.optima(costs).bounds.numpy() - by_clarabel(
+    apart = programs.optima(costs[None]).bounds[0].numpy() - by_clarabel(
         costs, kept.row, values, blocks, allowed
     )
     met &= report("largest difference", abs(apart).max(), 1e-6, at_least=False)

@@ -99,7 +99,6 @@ ON_THE_COMMAND_LINE = {
     "no column": (("audit", "-m", "MODEL", "-f", "a.jsonl", "-o", "o"), "need --column"),
     "a number for a text": (("audit", "-m", "MODEL", "-f", "a.jsonl", "-c", "text", "-o", "o"), "line 1"),
     "a treebank that is none": (("audit", "-m", "MODEL", "-f", "a.conllu", "-o", "o"), "sentence 1"),
-    "half a pair": (("audit", "-m", "MODEL", "-t", TEXT, "--pairs", "-o", "o"), "pair"),
     "an image to read": (("audit", "-m", "MODEL", "--image", "x.png", "-o", "o"), "x.png"),
     "somebody's folder": (("audit", "-m", "MODEL", "-t", TEXT, "-o", "foreign"), "Choose another folder"),
     "a config without weights": (("audit", "-m", "weightless", "-t", TEXT, "-o", "o"), "safetensors"),
@@ -115,7 +114,6 @@ ON_THE_COMMAND_LINE = {
     "a head that is not there": (("certify", *ONE, "--layers", "0", "--heads", "12"), "Heads count from 0"),
     "a kind that is none": (("certify", *ONE, "--kind", "sideways"), "sideways"),
     "the embeddings mixed": (("mixing", *ONE, "--layers", "0"), "--layers from 1"),
-    "memory in words": (("mixing", *ONE, "--memory-budget", "lots"), "512MiB"),
     "too few sentences": (("tokens", *ONE), "folds"),
     "no length": (("structure", *ONE), "--length"),
     "texts too short": (("structure", *ONE, "--length", "64"), "64"),
@@ -124,7 +122,6 @@ ON_THE_COMMAND_LINE = {
     "no data": ((*TRAIN, "--task", "trec", "--data", "none", "-o", "o"), "none"),
     "a reproduction that is none": (("reproduce", "wen2099-figure1", "-o", "o"), "wen2099-figure1"),
     "a check of nothing": (("selfcheck", "-m", "none"), "no model found under 'none'"),
-    "a demo over a file": (("demo", "-o", "file"), "could not write file"),
 }  # fmt: skip
 
 
@@ -156,9 +153,6 @@ def test_on_the_command_line(mistake, bundled_path, mess):
 def test_pydantic_has_no_say_in_what_is_taken():
     pytest.importorskip("pydantic")
     assert "of at least 1; got 0" in failing("lab", "reversal", "--epochs", 0, "-o", "o")
-    assert "no model found" in failing(
-        "mixing", "--model", "none/", "--text", "a", "--memory-budget", "512MiB", "-o", "o"
-    )
 
 
 def test_a_model_of_another_precision_is_taken_by_its_torch_name(tmp_path):

@@ -31,7 +31,7 @@ from identilens.cli.options import (
 )
 from identilens.reproduce.options import OPTIONS
 from identilens.reproduce.registry import REPRODUCTIONS
-from identilens.runs.settings import SIZE, hints_of
+from identilens.runs.settings import hints_of
 from identilens.studies.registry import STUDIES, study_named
 from identilens.studies.tokens.settings import TokenSettings
 from tables import DOCS, families_page, figures_page, resolved, sections, settings_table
@@ -101,7 +101,6 @@ TOPICS = {
             "load_result",
             "write_report",
             "compare",
-            "studies.comparison.Comparison",
             "verify",
         ),
     ),
@@ -358,13 +357,10 @@ _ACCEPTED = {
 
 def accepted(hint: Any) -> str:
     """Return what a setting takes in Python, as it is written in a stub."""
-    kind, metadata, optional = resolved(hint)
+    kind, _, optional = resolved(hint)
     if get_origin(kind) is tuple:
-        element, *rest = get_args(kind)
-        inner = accepted(element)
-        words = f"str | tuple[{inner}, {inner}]"
-        if rest == [Ellipsis]:
-            words = _ACCEPTED.get(inner, f"{inner} | str | collections.abc.Sequence[{inner}]")
+        inner = accepted(get_args(kind)[0])
+        words = _ACCEPTED.get(inner, f"{inner} | str | collections.abc.Sequence[{inner}]")
     elif get_origin(kind) is Literal:
         words = f"typing.Literal[{', '.join(map(repr, get_args(kind)))}]"
     elif get_origin(kind) in (Union, UnionType):
@@ -373,7 +369,6 @@ def accepted(hint: Any) -> str:
         place = kind.__module__.removeprefix("identilens.").replace("builtins", "")
         named = f"{place}.{kind.__name__}".strip(".")
         words = {Path: "str | pathlib.Path", Any: "typing.Any"}.get(kind, named)
-        words = "int | str" if SIZE in metadata else words
     words = " | ".join(dict.fromkeys(words.split(" | ")))
     return f"{words} | None" if optional else words
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import polars as pl
 from annotated_types import Ge, Gt, Le, Lt
 
-from identilens.runs.settings import SIZE, Settings, hints_of
+from identilens.runs.settings import Settings, hints_of
 from identilens.runs.tables import markdown_table
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -67,13 +67,9 @@ def resolved(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
 
 def type_words(kind: Any, metadata: Sequence[Any]) -> str:
     """Return the type of a setting in words."""
-    if SIZE in metadata:
-        return "bytes, or a size such as 512MiB"
     if get_origin(kind) is tuple:
-        element, *rest = get_args(kind)
-        inner, more, _ = resolved(element)
-        words = type_words(inner, more)
-        return f"two ends: {words}" if rest != [Ellipsis] else f"list: {words}"
+        inner, more, _ = resolved(get_args(kind)[0])
+        return f"list: {type_words(inner, more)}"
     if get_origin(kind) is Literal:
         return "choice"
     if get_origin(kind) in (Union, UnionType):

@@ -81,8 +81,8 @@ def alternatives(
     For each head: an alternative drawn uniformly from all (``sampled``); the farthest found (``far``), with an upper
     bound of the distance of any; and the most even one (``maximum_entropy``). On request also an alternative that other
     queries and keys give (``realisable``), and the weights that the model computes with parameters changed to give it
-    (``parameters``). Each is put back into the model. The changes of every hidden state, the logits and the loss are
-    measured. Derivations and limits: docs/alternatives.md.
+    (``parameters``). Each is put back into the model. The changes of the final hidden state, the logits and the
+    loss are measured. Derivations and limits: docs/alternatives.md.
 
     Args:
         lens: The model.
@@ -335,7 +335,6 @@ def faithfulness(
     groups: int | str | collections.abc.Sequence[int] = ...,
     searched: int = ...,
     alternatives: int = ...,
-    attribution: bool = ...,
     seed: int = ...,
     settings: typing.Any = ...,
     out: str | pathlib.Path | None = ...,
@@ -371,8 +370,6 @@ def faithfulness(
         searched: Number of keys from which the search for the best and the worst order chooses; at least the largest
             group.
         alternatives: Number of alternatives drawn of each row.
-        attribution: Among explanations of a decision gradient × input, integrated gradients and occlusion, which need
-            captum.
         seed: Seed of the random numbers.
         settings: All settings at once, as a `identilens.studies.faithfulness.settings.FaithfulnessSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
@@ -402,7 +399,6 @@ def influence(
     outcome: typing.Literal['head', 'layer', 'states', 'prediction'] = ...,
     answer: int | str | collections.abc.Sequence[int | str] | None = ...,
     decision: str | None = ...,
-    without: str | collections.abc.Sequence[str] = ...,
     directions: int = ...,
     removed: int | None = ...,
     seed: int = ...,
@@ -438,8 +434,6 @@ def influence(
             positions by default. A classifier has one prediction.
         decision: An answer that follows each text, of one token or several: the predictions of its tokens count, and
             the change of its log probability without each head is measured, too. The space before it may be left out.
-        without: A segment that is taken out of each text before the decision, as name=words, or as name=start:end by
-            characters: how likely the decision is then. The last token stays.
         directions: Random directions of an estimate, each one backward pass; 0 for no estimates.
         removed: Heads of each text that are removed: those with the largest estimates. All by default, or 32 where
             more than 512 are chosen; the others have an estimate only.
@@ -528,7 +522,6 @@ def mixing(
     method: typing.Literal['exact', 'sketch'] = ...,
     sketch_probes: int | None = ...,
     leading: int | None = ...,
-    memory_budget: int | str | None = ...,
     max_length: int | None = ...,
     rollouts: bool = ...,
     seed: int = ...,
@@ -559,8 +552,6 @@ def mixing(
         method: Exact norms (exact), or a sketch by random probes with standard errors, about ten times as fast.
         sketch_probes: Number of probes for each token in a sketch; 32 by default.
         leading: Number of these probes that follow leading directions; a quarter by default.
-        memory_budget: Largest size of the tensors that one sweep has in memory, such as 512MiB. Default: 1GiB, or half
-            of what a CUDA device has free.
         max_length: Cut longer texts to this many tokens.
         rollouts: Add raw and effective attention rollout, for comparison.
         seed: Seed of the random probes.
@@ -576,7 +567,7 @@ def mixing(
             in a notebook and on a terminal.
 
     Raises:
-        InputError: For texts or options that cannot be used, or too small a budget.
+        InputError: For texts or options that cannot be used, or too little memory.
         UnsupportedModelError: If the model's attention cannot be captured or its first layer not be found.
         NumericalError: If a derivative is NaN or infinite, naming the text.
         OutputFolderError: If ``out`` contains something else or cannot be written.
@@ -652,7 +643,6 @@ def rollout(
     tolerance: float | int | str | collections.abc.Sequence[float | str] | None = ...,
     queries: int | str | collections.abc.Sequence[int | str] | None = ...,
     targets: int | str | collections.abc.Sequence[int | str] | None = ...,
-    order: bool = ...,
     witnesses: bool = ...,
     max_length: int | None = ...,
     settings: typing.Any = ...,
@@ -678,7 +668,6 @@ def rollout(
             where it occurs; last is the last row, and negative positions count from the end.
         targets: Position or token whose value is bounded (with a tolerance above 0, weights and values of later
             layers are held as they are); all tokens of the text by default, which also bounds ranks.
-        order: Bound ranks by a rollout for each pair of a target and another token: narrower, and much slower.
         witnesses: Save maps that reach both ends of each target at the first tolerance, for all queries at once, and
             put them into the model.
         max_length: Cut longer texts to this many tokens.
@@ -704,7 +693,6 @@ def structure(
     texts: typing.Any,
     *,
     length: int,
-    shorter: typing.Literal['error', 'skip'] = ...,
     threshold: float | None = ...,
     clusters: int | None = ...,
     pool: int = ...,
@@ -728,8 +716,7 @@ def structure(
     Args:
         lens: The model.
         texts: Texts, pairs, token ids or a batch; see `Lens.capture`.
-        length: Number of tokens of every text, special tokens included.
-        shorter: What happens to texts that are too short: stop with an error (error), or leave them out (skip).
+        length: Number of tokens of every text, special tokens included; shorter texts are left out.
         threshold: l of Eq. 8: smaller weights are cut. Default: 2/n on the mean, twice the uniform weight.
         clusters: Number of representative texts. Default: the number with the largest silhouette.
         pool: Largest number of texts, drawn at random, from which representatives are chosen.
@@ -746,7 +733,7 @@ def structure(
             in a notebook and on a terminal.
 
     Raises:
-        InputError: For texts that are too short or too few, or options outside their range.
+        InputError: For too few texts of the length, or options outside their range.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If weights or values are NaN or infinite, naming where.
         OutputFolderError: If ``out`` contains something else or cannot be written.

@@ -43,10 +43,8 @@ def tricky_page(maps, record):
     points = rule(scatter(frame, "head", "share", "layer", title="Points"), x=2, label="d_v = 2")
     charts = {
         "shares": choose(shares, "kind", "Attention", both),
-        "signed": heat(
-            frame.head(12), "head", "layer", "signed", diverging=True, description="Signed numbers"
-        ),
-        "points": choose(points, "kind", "Attention", {None: "all", "encoder": "encoder"}),
+        "signed": heat(frame.head(12), "head", "layer", "signed", diverging=True),
+        "points": choose(points, "kind", "Attention", both),
         "print": token_sheet(maps[0].layers, TOKENS, TOKENS, "For print"),
         "types": bars(rates, "share.of[all]", "type", "kind"),
     }

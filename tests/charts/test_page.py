@@ -95,7 +95,7 @@ def test_charts_share_their_data_and_have_names(written, data):
         if one.get("class") == "chart"
     }
     assert labels["heads-0"] == f"Share {SCRIPT}"
-    assert (labels["heads-1"], labels["more-1"]) == ("Signed numbers", "More")
+    assert (labels["heads-1"], labels["more-1"]) == ("Heads", "More")
     named = re.findall(r'"name": "(data-\w+)"', json.dumps(data["charts"]))
     assert set(named) == set(data["datasets"])
 

@@ -47,7 +47,7 @@ BUILT = {
     "lying rule": lambda: rule(lines(FRAME, "layer", "rate"), y=0.5),
     "heat": lambda: heat(FRAME, "layer", "kind", "rate", domain=(0, 2), numbers=".1f"),
     "signed heat": lambda: heat(FRAME.with_columns(rate=-pl.col("rate")), "layer", "kind", "rate", diverging=True),
-    "choice": lambda: choose(rule(lines(FRAME, "layer", "rate"), y=1), "kind", "Kind", {None: "both", "a": "A"}),
+    "choice": lambda: choose(rule(lines(FRAME, "layer", "rate"), y=1), "kind", "Kind", ["a", "b"]),
     "map": lambda: token_map({"raw": MAP, "two": MAP * 2}, ["a", "b"], ["c", ""], "Text", columns=1, side=90),
     "12 ticks": lambda: scatter(row_of(12), "at", "value", labels={"at": "w " * 20}),
     "13 ticks": lambda: scatter(row_of(13), "at", "value", labels={"at": f"{'w ' * 20}w", "value": "w " * 21}),
@@ -63,7 +63,7 @@ BUILT = {
     "long map": lambda: token_map(MAP[:1].expand(1, 2), "a", "b" * 30, "Text", side=90, domain=(-1, 2)),
     "light look": lambda: SimpleNamespace(to_dict=theme),
     "dark look": lambda: SimpleNamespace(to_dict=partial(theme, True)),
-    "map of zeros": lambda: token_map(torch.zeros(1, 1), "a", "b", "Text", value_title="Share"),
+    "map of zeros": lambda: token_map(torch.zeros(1, 1), "a", "b", "Text"),
 }  # fmt: skip
 SPECS = Path(__file__).parent / "specs.json"
 

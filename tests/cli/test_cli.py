@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -90,17 +89,6 @@ def test_a_failed_check_ends_with_exit_code_1(bundled_path, monkeypatch):
     written = identilens("selfcheck", "--model", bundled_path, code=1)
     assert "failed" in written.output
     assert "do not trust its numbers" in written.error
-
-
-@pytest.mark.parametrize(("words", "heads"), [((), 72), (("--decoder",), 32)])
-def test_the_demo_audits_a_bundled_model(monkeypatch, tmp_path, words, heads):
-    short = SimpleNamespace(
-        joinpath=lambda _: SimpleNamespace(read_text=lambda **_: f"{TEXT}\n\nNobody came.\n")
-    )
-    monkeypatch.setattr("identilens.demo.examples.files", lambda _: short)
-    written = identilens("demo", *words, "--out", tmp_path / "demo", code=0)
-    assert f"{2 * heads} attention maps" in " ".join(written.output.split())
-    assert (tmp_path / "demo" / "report.html").is_file()
 
 
 def test_a_list_typed_in_several_options_is_read_whole(bundled_path, tmp_path):

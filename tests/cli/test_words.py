@@ -34,7 +34,7 @@ def test_the_help_of_the_program_is_short_and_names_every_command():
     said = identilens("--help", code=0).output.rstrip()
     assert len(said.splitlines()) <= 20
     for name in (*STUDIES, *app.COMMANDS, "reproduce"):
-        if " " not in name and name not in ("demo", "selfcheck"):
+        if " " not in name and name != "selfcheck":
             assert re.search(rf"\b{name}\b", said), name
     assert "│ dyck " in identilens("lab", "--help", code=0).output
 
@@ -69,12 +69,9 @@ def test_comparisons_reports_and_figures(monkeypatch, tmp_path):
     toy(out="x")
     toy(layers=5, out="y")
     made = idl.compare(idl.load_result("x"), idl.load_result("y"))
-    assert identilens("compare", "x", "y", code=0).output.startswith(
-        made.summary().text.split("\n")[0]
-    )
-    done = identilens("compare", "x", "y", "--json", "--out", "c.html", code=0)
-    assert json.loads(done.output) == made.table.to_dicts()
-    assert done.error == "report: c.html"
+    assert "toy (2)" in identilens("compare", "x", "y", code=0).output
+    done = identilens("compare", "x", "y", "--json", code=0)
+    assert json.loads(done.output) == made.to_dicts()
     assert identilens("export", "x", code=0).output == "report: x/report.html"
     identilens("export", "x", "--out", "o.html", code=0)
     figures = ("export", "x", "--to", "figures")
@@ -85,10 +82,7 @@ def test_comparisons_reports_and_figures(monkeypatch, tmp_path):
     done = identilens("export", "x", "--to", "csv", code=0)
     assert done.output == "x/tables/table.csv x/tables/notes.csv"
     identilens("export", "x", "--to", "json", "--out", "a.json", code=0)
-    result = Toy.load("x")
-    assert Path("a.json").read_text() == result.to_json()
-    cited = identilens("export", "x", "--to", "citation", code=0).output
-    assert cited == " ".join(result.cite().split())
+    assert Path("a.json").read_text() == Toy.load("x").to_json()
 
 
 def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):

@@ -17,7 +17,7 @@ def certify(lens, texts, **options):
 
 def alternatives(lens, texts, *kept, **options):
     found = idl.alternatives(lens, texts, **options)
-    return {"table": found.table, "changes": found.changes, **maps(found.matrices, *kept)}
+    return {"table": found.table, **maps(found.matrices, *kept)}
 
 
 def faithfulness(lens, texts, **options):

@@ -11,8 +11,7 @@ from helpers.zoo import ids
 def structure(lens, texts, *kept, **options):
     found = idl.structure(lens, texts, **options)
     names = (
-        "table", "growth", "spectrum", "texts", "pairs", "patterns", "clusters", "representatives", "stability",
-        "perturbations",
+        "table", "growth", "texts", "pairs", "clusters", "representatives", "stability", "perturbations",
     )  # fmt: skip
     weights = {
         name.replace(".", "_"): pl.DataFrame({"value": found.matrices[name].flatten().numpy()})

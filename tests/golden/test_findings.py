@@ -33,7 +33,6 @@ from helpers.written import (
     rolled,
     scored,
 )
-from identilens.studies.comparison import compare
 from identilens.studies.mixing.tagging import TAG_COLUMNS
 from identilens.studies.tokens.settings import Experiment
 
@@ -49,18 +48,6 @@ def two_stacks():
     rows = [(0, place, tag) for place, tag in enumerate(("[CLS]", "JJ", "NN", "[SEP]"))]
     tags = pl.DataFrame(rows, schema=TAG_COLUMNS, orient="row")
     return replace(parts[0], table=table, token_names=names, tags=tags).tracking("sky")
-
-
-def named(result, name="toy", texts="ab", change=0.0):
-    """A result with a record of its own, and a larger null share in later texts and heads."""
-    record = {
-        **result.provenance,
-        "fingerprint": f"{name}{'0' * 9}",
-        "model": {"name": name},
-        "texts": {"count": len(texts), "sha256": list(texts)},
-    }
-    moved = pl.col("null_share") + change * (1 + pl.col("text") + 2 * pl.col("head"))
-    return replace(result, table=result.table.with_columns(moved), provenance=record)
 
 
 CASES = {
@@ -92,10 +79,6 @@ CASES = {
     "faithfulness": faithfulness,
     "faithfulness, determined": partial(faithfulness, 1, determined=True),
     "faithfulness of decisions": decided,
-    "comparison": lambda: compare(named(audited()), named(audited(), change=0.125)),
-    "comparison of other texts": lambda: compare(
-        named(audited()), named(audited(), "other", "cd", -0.0625)
-    ),
 }
 """Results of every study, by hand."""
 

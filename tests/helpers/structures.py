@@ -30,15 +30,13 @@ def by_hand(kinds=("encoder",), measured=True):
     for at, where in enumerate(places):
         odd = at % 2
         rows["table"].append(
-            (*where, 3, 2, 4, 2, 0.4, 3 - odd, 1 + odd, 2 + odd, 1 + odd, 3 + odd, 2.0 + 0.5 * odd)
+            (*where, 3, 2, 4, 2, 0.4, 3 - odd, 1 + odd, 2 + odd, 3 + odd, 2.0 + 0.5 * odd)
             + ((0, "offset", 0.75, -1), (2, "empty", -0.25, None))[odd]
             + ((0, "vertical", 0.5, 0), (1, "mixed", 0.125, None))[odd]
             + (0.5,)
         )
         for texts in (1, 2, 4):
-            rows["growth"].append((*where, texts, texts - odd, 1, 2 + odd, 1))
-        for index in range(3):
-            rows["spectrum"].append((*where, index, 1 - 0.25 * index - 0.1 * odd, 0.5**index))
+            rows["growth"].append((*where, texts, texts - odd, 1, 2 + odd))
         for text in range(4):
             rows["texts"].append(
                 (text, *where, 2 + text % 2, 1.0, 0.1 * text, 1e-12, 0.25 + 0.5 * odd)
@@ -49,13 +47,8 @@ def by_hand(kinds=("encoder",), measured=True):
                 (text, text + 1, *where, 1 - odd, 0.5, 0.25, 0.125, 0.0, 0.75 - 0.25 * text)
                 + ((None,) if odd else (text == 0,))
             )
-        for weights, less in (("raw", 0.0), ("effective", 0.25)):
-            rows["patterns"].append((*where, weights, "offset", 0.75 - less - 0.5 * odd, -1))
-            rows["patterns"].append((*where, weights, "uniform", less - 0.5, None))
         for clusters in (2, 4):
-            rows["stability"].append(
-                (*where, clusters, 0.5 / clusters + 0.5 * odd, None, 0.1, 0.2 / clusters)
-            )
+            rows["stability"].append((*where, clusters, 0.5 / clusters + 0.5 * odd, None))
         for number, share in enumerate((0.25, 0.5, None)):
             for draw in (0, 1):
                 size = number + 1.0 + draw

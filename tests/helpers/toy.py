@@ -12,7 +12,7 @@ from identilens.charts.kit import lines
 from identilens.charts.views import View
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
-from identilens.runs.settings import LIST, NOT_RECORDED, Numbers, Settings, Size
+from identilens.runs.settings import LIST, NOT_RECORDED, Numbers, Settings
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Tables, table_of
 
@@ -25,7 +25,6 @@ class ToySettings(Settings):
         layers: Numbers to square.
         words: Words to write beside them.
         share: A share.
-        span: Two ends.
         memory: Bytes to use.
         fail: Part that fails; none by default.
         seed: Of nothing.
@@ -34,8 +33,7 @@ class ToySettings(Settings):
     layers: Numbers | None = None
     words: Annotated[tuple[Literal["odd", "even"], ...], LIST] = ("odd", "even")
     share: Annotated[float, Ge(0), Lt(1)] = 0.5
-    span: Annotated[tuple[int, int], LIST] = (4, 9)
-    memory: Annotated[Size, NOT_RECORDED] = 1024
+    memory: Annotated[int, NOT_RECORDED] = 1024
     fail: Annotated[int | None, NOT_RECORDED] = None
     seed: int = 0
 

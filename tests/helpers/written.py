@@ -69,7 +69,7 @@ def certainty(queries=((0, 0), (0, 1), (1, 0)), tolerances=("0", "1%"), kinds=("
 
 def alternatives(texts=2, found=True):
     """Two heads of each text, with alternatives of three kinds; those of the second head lie within the first row."""
-    table, changes, matrices = [], [], {}
+    table, matrices = [], {}
     for text in range(texts):
         for head in (0, 1):
             at = {"text": text, "layer": head, "head": head, "kind": "encoder"}
@@ -87,13 +87,8 @@ def alternatives(texts=2, found=True):
                     "loss_change": None, "note": "stopped early" if number == 2 else "",
                 })  # fmt: skip
                 matrices[f"{key}.alternative_{name}"] = raw.roll(1 + number, 1)
-                for layer in (0, 1, None) if found else ():
-                    changes.append({
-                        **named, "state": "encoder" if layer is not None else "logits", "state_layer": layer,
-                        "largest_change": 1e-6, "relative_change": (1 + (layer or 0) + text + head) * 1e-7,
-                    })  # fmt: skip
     tokens = {text: {"encoder": ["a", "b", "c"]} for text in range(texts)}
-    return written(Alternatives, matrices, tokens, table=table, changes=changes)
+    return written(Alternatives, matrices, tokens, table=table)
 
 
 def faithfulness(texts=2, determined=False):

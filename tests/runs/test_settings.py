@@ -14,7 +14,6 @@ from identilens.errors import InputError, SettingError
 from identilens.runs.settings import (
     Settings,
     parse_numbers,
-    parse_size,
 )  # fmt: skip
 
 
@@ -23,26 +22,19 @@ class Needed(Settings):
     """Settings of which one has no default."""
 
     file: Path
-    span: tuple[int, int] = (1, 2)
     shares: tuple[float, ...] | None = None
     seed: int = 1
 
 
 def test_values_take_the_form_of_their_fields():
-    made = ToySettings(layers=[3, 1, 3], words="odd", share=0, span="4-9", memory="2KiB")
+    made = ToySettings(layers=[3, 1, 3], words="odd", share=0)
     assert made.layers == (3, 1)
     assert made.words == ("odd",)
     assert isinstance(made.share, float)
-    assert made.span == (4, 9)
-    assert made.memory == 2048
     assert ToySettings(layers=5).layers == (5,)
     assert ToySettings(layers="0,3, 5-8").layers == (0, 3, 5, 6, 7, 8)
     assert parse_numbers("-2--1,0,5-5") == (-2, -1, 0, 5)
-    assert [parse_size(text) for text in ("12", "2 GB", "1.5kb", "3m", "1KiB")] == [
-        12, 2 * 10**9, 1500, 3_000_000, 1024,
-    ]  # fmt: skip
     assert ToySettings(words="odd,even").words == ("odd", "even")
-    assert ToySettings(span=(7, 7)).span == (7, 7)
 
 
 def test_numbers_of_numpy_become_those_of_python():
@@ -50,8 +42,8 @@ def test_numbers_of_numpy_become_those_of_python():
         layers=np.int64(3), share=np.float32(0.25), seed=np.int8(7), fail=np.int64(2)
     )
     assert (made.layers, made.share, made.seed, made.fail) == ((3,), 0.25, 7, 2)
-    several = ToySettings(layers=np.array([4, 1]), span=np.array([2, 5]))
-    assert (several.layers, several.span) == ((4, 1), (2, 5))
+    several = ToySettings(layers=np.array([4, 1]))
+    assert several.layers == (4, 1)
     assert json.loads(json.dumps(several.recorded() | made.recorded()))["layers"] == [3]
 
 
@@ -62,21 +54,16 @@ def test_numbers_of_numpy_become_those_of_python():
         ("words", "odd,other", "words to be odd or even; got 'other'"),
         ("share", 1.0, "share below 1; got 1.0"),
         ("share", -0.5, "share of at least 0; got -0.5"),
-        ("span", "4", "span as two ends such as 400-500; got '4'"),
-        ("memory", "much", "memory in bytes, or as a size such as 512MiB or 2GB; got 'much'"),
         (
             "layers",
             "0-99999999999",
             "layers as numbers and ranges such as 0,3,5-8; got '0-99999999999'",
         ),
         ("share", float("nan"), "share as a finite number; got nan"),
-        ("memory", "9" * 400 + "GB", "memory in bytes, or as a size such as 512MiB or 2GB; got '9"),
         ("layers", np.float32(1), "layers as a whole number; got"),
         ("seed", np.bool_(True), "seed as a whole number; got"),
         ("layers", (), "layers with at least one value, or left out; got ()"),
         ("layers", "3-2", "layers as numbers and ranges such as 0,3,5-8; got '3-2'"),
-        ("span", "1-2-3", "span as two ends such as 400-500; got '1-2-3'"),
-        ("span", (1, "a"), "span as a whole number; got 'a'"),
         ("share", "0.5", "share as a number; got '0.5'"),
         ("share", True, "share as a number; got True"),
         ("seed", 1.0, "seed as a whole number; got 1.0"),
@@ -106,10 +93,10 @@ def test_single_options_go_over_settings():
 def test_paths_and_lists_of_decimals():
     made = Needed(file="a/b", shares=[1, 0.5, 1.0])
     assert (made.file, made.shares) == (Path("a/b"), (1.0, 0.5))
-    assert made.recorded() == {"file": "a/b", "span": [1, 2], "shares": [1.0, 0.5], "seed": 1}
+    assert made.recorded() == {"file": "a/b", "shares": [1.0, 0.5], "seed": 1}
     assert Needed(file=Path("a")).recorded()["shares"] is None
     assert made.values_of(Needed) == {
-        "file": Path("a/b"), "span": (1, 2), "shares": (1.0, 0.5), "seed": 1,
+        "file": Path("a/b"), "shares": (1.0, 0.5), "seed": 1,
     }  # fmt: skip
     for given, words in (
         ({"file": 3}, "file as a path or a number; got 3"),
@@ -117,15 +104,14 @@ def test_paths_and_lists_of_decimals():
             {"file": "a", "shares": 1j},
             "shares as numbers separated by commas, such as 0.5,0.9; got 1j",
         ),
-        ({"file": "a", "span": 3}, "span as two ends such as 400-500; got 3"),
     ):
         with pytest.raises(SettingError, match=f"expected {words}"):
             Needed(**given)
 
 
 def test_only_what_changes_the_numbers_is_recorded():
-    recorded = ToySettings(memory="1GB", layers="1-2").recorded()
-    assert set(recorded) == {"layers", "words", "share", "span", "seed"}
+    recorded = ToySettings(memory=2048, layers="1-2").recorded()
+    assert set(recorded) == {"layers", "words", "share", "seed"}
     assert recorded["layers"] == [1, 2]
 
 

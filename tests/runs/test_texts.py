@@ -8,6 +8,8 @@ import lzma
 import os
 import sys
 import threading
+from contextlib import contextmanager
+from unittest.mock import patch
 
 import polars as pl
 import pytest
@@ -15,21 +17,14 @@ from polars.testing import assert_frame_equal
 
 import identilens as idl
 from identilens.errors import InputError, OutputFolderError
+from identilens.runs import lines, texts
 from identilens.runs.texts import hub_dataset, read_texts
 
 
-def test_pairs_from_every_kind_of_input(tmp_path):
-    (tmp_path / "a.txt").write_text("one\teins\n\ntwo\tzwei\n", encoding="utf-8")
+def test_pairs_are_two_columns(tmp_path):
     (tmp_path / "a.tsv").write_text("en\tde\none\teins\ntwo\tzwei\n", encoding="utf-8")
     expected = [("one", "eins"), ("two", "zwei")]
-    assert read_texts(tmp_path / "a.txt", pairs=True) == expected
-    assert read_texts(tmp_path / "a.tsv", columns=["en", "de"], pairs=True) == expected
-    assert read_texts(["one", "eins", "two", "zwei"], pairs=True) == expected
-    with pytest.raises(InputError, match="pairs=True"):
-        read_texts(tmp_path / "a.tsv", columns=["en"], pairs=True)
-    (tmp_path / "b.txt").write_text("one\teins\nalone\n", encoding="utf-8")
-    with pytest.raises(InputError, match="pairs=True"):
-        read_texts(tmp_path / "b.txt", pairs=True)
+    assert read_texts(tmp_path / "a.tsv", columns=["en", "de"]) == expected
 
 
 @pytest.mark.usefixtures("unchecked_shapes")
@@ -37,9 +32,7 @@ def test_pairs_from_every_kind_of_input(tmp_path):
     ("options", "words"),
     [
         ({"limit": 1.5}, "limit"), ({"limit": float("nan")}, "limit"), ({"limit": True}, "limit"),
-        ({"max_length": "8"}, "max_length"), ({"max_length": -1}, "max_length"),
-        ({"max_text_bytes": "much"}, "max_text_bytes"), ({"max_text_bytes": 0}, "max_text_bytes"),
-        ({"pairs": "yes"}, "pairs"), ({"columns": 5}, "columns"), ({"encoding": "none"}, "encoding"),
+        ({"columns": 5}, "columns"), ({"encoding": "none"}, "encoding"),
     ],
 )  # fmt: skip
 def test_options_of_another_kind_are_named(tmp_path, options, words):
@@ -48,17 +41,12 @@ def test_options_of_another_kind_are_named(tmp_path, options, words):
         read_texts(tmp_path / "a.jsonl", **{"columns": "a", **options})
 
 
-def test_texts_of_the_largest_size_and_half_pairs():
+def test_texts_of_the_largest_size_and_empty_ones():
     fits = "x" * 2**20
     assert read_texts([{"text": fits}]) == [fits]
-    [cut] = read_texts([{"text": fits}], max_length=1)
-    assert len(cut) == 2**16
     for empty in ("", " ", None, 3):
         with pytest.raises(InputError, match="column"):
             read_texts([{"text": empty}])
-    with pytest.raises(InputError, match="texts"):
-        read_texts(["a", "b", "c"], pairs=True)
-    assert read_texts(["a", "b", "c", "d"], pairs=True, limit=1) == [("a", "b")]
     with pytest.raises(InputError, match="there are a, b"):
         read_texts([{"a": "x", "b": "y"}])
 
@@ -117,9 +105,9 @@ def test_what_a_file_unpacks_to_is_bounded(tmp_path, opened):
     with opened(file, "wb") as stream:
         for _ in range(64):
             stream.write(b"word " * 2**15 + b"\n")
-    with pytest.raises(InputError, match="max_text"):
-        read_texts(file, max_text_bytes=1_000_000)
-    assert len(read_texts(file, max_text_bytes=2**24)) == 64
+    with at_most(1_000_000), pytest.raises(InputError, match="more than"):
+        read_texts(file)
+    assert len(read_texts(file)) == 64
     whole = file.read_bytes()
     file.write_bytes(2 * whole)
     assert len(read_texts(file)) == 128
@@ -128,12 +116,18 @@ def test_what_a_file_unpacks_to_is_bounded(tmp_path, opened):
         read_texts(file)
 
 
-def test_a_long_line_is_cut_while_it_is_read_or_refused(tmp_path):
+def test_a_long_line_is_read_or_refused(tmp_path):
     (tmp_path / "a.txt").write_text("short\n" + "word " * 2**21 + "\nlast\n", encoding="utf-8")
-    found = read_texts(tmp_path / "a.txt", max_length=100)
-    assert [len(text) for text in found] == [5, 2**16, 4]
-    with pytest.raises(InputError, match="max_text_bytes"):
-        read_texts(tmp_path / "a.txt", max_text_bytes=2**20)
+    assert len(read_texts(tmp_path / "a.txt")) == 3
+    with at_most(2**20), pytest.raises(InputError, match="more than"):
+        read_texts(tmp_path / "a.txt")
+
+
+@contextmanager
+def at_most(count):
+    """Fewer bytes that texts may have."""
+    with patch.object(lines, "MAX_TEXT_BYTES", count), patch.object(texts, "MAX_TEXT_BYTES", count):
+        yield
 
 
 ROWS = (
@@ -175,9 +169,9 @@ LONG = "word " * 20_000
 def test_what_a_parquet_file_unpacks_to_is_bounded(tmp_path, options, texts):
     file = tmp_path / "a.parquet"
     pl.DataFrame({"other": range(60), "text": texts}).write_parquet(file, **options)
-    with pytest.raises(InputError, match="contain"):
-        read_texts(file, columns=["text"], max_text_bytes=1_000_000)
-    assert read_texts(file, columns=["text"], max_text_bytes=10_000_000) == texts
+    with at_most(1_000_000), pytest.raises(InputError, match="contain"):
+        read_texts(file, columns=["text"])
+    assert read_texts(file, columns=["text"]) == texts
     with pytest.raises(InputError, match="not a text"):
         read_texts(file, columns=["other"])
 
@@ -189,9 +183,10 @@ def test_texts_of_every_type_are_read_and_bounded_before_they_are_made(tmp_path,
     texts = [LONG, "a"] * 30
     pl.DataFrame({column: pl.Series(texts, dtype=kind), "text_": texts}).write_parquet(file)
     most = 30 * (len(LONG) + 64)
-    assert read_texts(file, columns=[column], max_text_bytes=most) == texts
-    with pytest.raises(InputError, match="contain"):
-        read_texts(file, columns=[column], max_text_bytes=most - 1)
+    with at_most(most):
+        assert read_texts(file, columns=[column]) == texts
+    with at_most(most - 1), pytest.raises(InputError, match="contain"):
+        read_texts(file, columns=[column])
 
 
 def test_every_kind_of_file_is_bounded(tmp_path):
@@ -201,8 +196,8 @@ def test_every_kind_of_file_is_bounded(tmp_path):
     (tmp_path / "a.tsv").write_text("a\n" + "snow\n" * 1000, encoding="utf-8")
     for kind, columns in (("conllu", ()), ("jsonl", ["a"]), ("tsv", ["a"])):
         assert len(read_texts(tmp_path / f"a.{kind}", columns=columns)) == 1000
-        with pytest.raises(InputError, match="bytes"):
-            read_texts(tmp_path / f"a.{kind}", columns=columns, max_text_bytes=2_000)
+        with at_most(2_000), pytest.raises(InputError, match="bytes"):
+            read_texts(tmp_path / f"a.{kind}", columns=columns)
 
 
 def test_folders_are_refused(tmp_path):
@@ -231,7 +226,7 @@ def test_texts_of_a_file_in_any_encoding(tmp_path, name, encoding):
     texts = read_texts(file, **given)
     expected = [f"{one}, and\nmore" if name == "c.csv" else one for one in words]
     assert texts == expected
-    assert read_texts(file, **given, limit=3, max_length=10**6) == expected[:3]
+    assert read_texts(file, **given, limit=3) == expected[:3]
 
 
 @pytest.mark.parametrize(
@@ -242,8 +237,8 @@ def test_texts_of_a_file_in_any_encoding(tmp_path, name, encoding):
     ],
 )  # fmt: skip
 def test_an_iterator_that_has_no_end_is_refused(endless, words):
-    with pytest.raises(InputError, match=words):
-        read_texts(endless, max_text_bytes=64_000)
+    with at_most(64_000), pytest.raises(InputError, match=words):
+        read_texts(endless)
 
 
 def test_files_with_null_characters_are_no_text(tmp_path):

@@ -72,7 +72,6 @@ def token_map(
     columns: int = 3,
     side: int = 200,
     domain: tuple[Number, Number] | None = None,
-    value_title: str = "Attention",
     marked: Tensor | None = None,
 ) -> alt.ConcatChart:
     """Return maps by query and key token for print, side by side on one scale of colours; NaN leaves its cell empty.
@@ -88,7 +87,7 @@ def token_map(
     reach = max(abs(low), abs(high)) or 1.0
     ends = domain or ((-reach, reach) if low < 0 else (0.0, reach))
     scale = alt.Scale(domain=list(ends), domainMid=0 if ends[0] < 0 else alt.Undefined)
-    color = alt.Color("value", type="quantitative", title=value_title, scale=scale)
+    color = alt.Color("value", type="quantitative", title="Attention", scale=scale)
     axes: dict[str, Any] = {
         "x": alt.X(
             "key",

@@ -29,7 +29,6 @@ class Look(TypedDict, total=False):
 
     Attributes:
         title: Heading of the chart.
-        description: What the chart shows, for people who do not see it; the title where not given.
         labels: What columns are called on axes, legends and tooltips; their names where not given.
         log_x: A logarithmic x axis; values of zero or less are left out.
         log_y: A logarithmic y axis.
@@ -43,7 +42,6 @@ class Look(TypedDict, total=False):
     """
 
     title: str
-    description: str
     labels: Mapping[str, str]
     log_x: bool
     log_y: bool
@@ -83,16 +81,13 @@ def base_chart(
     if color:
         axes["color"] = color_of(frame, color).title(labels.get(color, color))
     title, height = look.get("title", alt.Undefined), look.get("height", alt.Undefined)
-    about: Any = look.get("description", title)
     data = _values(frame, look, x, y)
-    return Chart(data, width="container", height=height, title=title, description=about).encode(
-        **axes
-    )
+    return Chart(data, width="container", height=height, title=title).encode(**axes)
 
 
 def layered(layers: Sequence[Any]) -> alt.LayerChart:
     """Return charts on top of each other, with the size and words of the first."""
-    names = ("width", "height", "title", "description")
+    names = ("width", "height", "title")
     bare = [layer.copy(deep=False) for layer in layers]
     for layer, name in product(bare, names):
         layer[name] = alt.Undefined

@@ -71,7 +71,7 @@ def figure(name: str, chart: Any, section: str, data: dict[str, Any]) -> dict[st
     for unused in ("config", "$schema"):
         spec.pop(unused, None)
     # Vega makes its description the label of the element that it draws in.
-    spec["description"] = spec.get("description") or words or section
+    spec["description"] = words or section
     data["charts"][name] = spec
     shown = "" if words == section else words
     return {"id": name, "title": shown, "description": spec["description"]}

@@ -4,7 +4,7 @@ Every builder takes a frame, the columns to draw and the words of `Look`. Text i
 should hold only the columns to draw and those to `choose` by.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Unpack
 
 import altair as alt
@@ -23,7 +23,6 @@ from identilens.charts.encoding import (
     shown,
 )
 
-Value = str | int | float | bool | None
 Charts = dict[str, AnyChart]
 """Charts by name."""
 
@@ -171,21 +170,14 @@ def rule(
 
 
 def choose(
-    chart: AnyChart, column: str, label: str, values: Mapping[Value, str] | Sequence[Value]
+    chart: AnyChart, column: str, label: str, values: Sequence[str | int | float | bool]
 ) -> AnyChart:
-    """Return a chart with a drop-down that shows the rows of one value of a column of its frame.
-
-    The first of the values is chosen at first; they may have names; None shows all rows.
-    """
-    names = {value: "all" if value is None else str(value) for value in values}
-    names |= values if isinstance(values, Mapping) else {}
-    options = [shown(value) for value in names]
-    bind = alt.binding_select(options=options, labels=list(names.values()), name=f"{label} ")
+    """Return a chart with a drop-down that shows the rows of one value of a column of its frame, at first the first."""
+    options = list(map(shown, values))
+    bind = alt.binding_select(options=options, labels=list(map(str, values)), name=f"{label} ")
     param = alt.param(name=CHOICE + field(column), value=options[0], bind=bind)
     own = f"datum['{field(column)}']"
-    return _filtered(
-        chart, f"!isDefined({own}) || {param.name} === null || {own} === {param.name}"
-    ).add_params(param)
+    return _filtered(chart, f"!isDefined({own}) || {own} === {param.name}").add_params(param)
 
 
 def choose_present(chart: AnyChart, frame: pl.DataFrame, column: str, label: str) -> AnyChart:

@@ -71,17 +71,15 @@ class Page:
     sections: Sequence[Section]
 
 
-def write_page(page: Page, path: str | Path, *, budget: int = MAP_BUDGET) -> Path:
+def write_page(page: Page, path: str | Path) -> Path:
     """Write a page as one file, whole or not at all, and return its path.
-
-    ``budget`` characters are spent on token maps, over all sections; the page says so where some do not fit.
 
     Raises:
         OutputFolderError: If the file cannot be written.
     """
     target = Path(path)
     # Lone surrogates (from file names on the command line, or broken tokens) have no UTF-8 form.
-    write_bytes(target, render_page(page, budget=budget).encode("utf-8", "replace"))
+    write_bytes(target, render_page(page).encode("utf-8", "replace"))
     return target
 
 
@@ -89,7 +87,8 @@ def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
     """Return a page as one HTML document with every script and style inside.
 
     Text from models and users is escaped by the template; data goes through JSON in which ``<``, ``>``, ``&`` and all
-    characters beyond ASCII are escape sequences, so nothing in it can end a script element.
+    characters beyond ASCII are escape sequences, so nothing in it can end a script element. ``budget`` characters are
+    spent on token maps, over all sections; the page says so where some do not fit.
     """
     parts, data = _parts(page, budget)
     return document(

@@ -32,31 +32,22 @@ def save_charts(
         InputError: For a format that is not supported; nothing is written then.
         OutputFolderError: If the folder cannot be written.
     """
-    chosen, paths = check_formats(formats), []
+    listed = isinstance(formats, Sequence) and not isinstance(formats, str)
+    if not listed or not formats or any(kind not in FORMATS for kind in formats):
+        raise InputError(
+            f"formats must be a list with any of {', '.join(FORMATS)}; got {formats!r}. Pass e.g. formats=('png',)."
+        )
+    paths = []
     for name, chart in charts.items():
         whole = chart.to_dict() | {"config": theme()}
         if whole.get("width") == "container":
             whole["width"] = _WIDTH
         for full_name, spec in _choices(name, whole):
             svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
-            for kind in chosen:
+            for kind in dict.fromkeys(formats):
                 paths.append(Path(folder) / f"{full_name}.{kind}")
                 write_bytes(paths[-1], _DRAW[kind](svg))
     return paths
-
-
-def check_formats(formats: Sequence[str]) -> tuple[str, ...]:
-    """Return the formats, each once.
-
-    Raises:
-        InputError: For none, or one that is not supported.
-    """
-    listed = isinstance(formats, Sequence) and not isinstance(formats, str)
-    if not listed or not formats or any(kind not in FORMATS for kind in formats):
-        raise InputError(
-            f"formats must be a list with any of {', '.join(FORMATS)}; got {formats!r}. Pass e.g. formats=('png',)."
-        )
-    return tuple(dict.fromkeys(formats))
 
 
 _DRAW: dict[str, Callable[[str], bytes]] = {

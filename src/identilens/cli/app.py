@@ -1,6 +1,5 @@
 """The ``identilens`` program: its commands, and how it ends on errors. Imports nothing heavy."""
 
-import logging
 import os
 import re
 import signal
@@ -79,7 +78,7 @@ COMMANDS = {
     "export": (
         RESULTS,
         "identilens.cli.show:export",
-        "A finished run as html, figures, json, csv or citation.",
+        "A finished run as html, figures, json or csv.",
     ),
     "compare": (RESULTS, "identilens.cli.show:compare_runs", "Compare finished runs of one study."),
     "verify": (
@@ -92,7 +91,6 @@ COMMANDS = {
         "identilens.cli.show:check",
         "Check certificates by their own numbers alone.",
     ),
-    "demo": (HIDDEN, "identilens.cli.demo:demo", "Audit a bundled model on bundled texts."),
     "selfcheck": (
         HIDDEN,
         "identilens.cli.selfcheck:selfcheck",
@@ -165,10 +163,6 @@ def main() -> None:
     """Run the command line: exit code 2 for bad input, 1 for a failed check, 130 and 143 when stopped, 0 otherwise."""
     # Threads that wait sleep: where other programs use the cores, spinning takes many times as long. Read by torch.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    log, handler = logging.getLogger("identilens"), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", datefmt="%H:%M:%S"))
-    log.handlers = [handler]
-    log.setLevel(logging.INFO)
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         with warnings.catch_warnings():

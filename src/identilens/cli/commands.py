@@ -45,11 +45,10 @@ def study_command(entry: Entry) -> Callable[..., None]:
         run, prints = given["run"], given["prints"]
         if run.out is None and (run.resume or run.overwrite):
             raise InputError("--resume and --overwrite are for a folder: name it with --out.")
-        settings = given["settings"]
-        inputs = load_inputs(given, entry.takes, {}, getattr(settings, "max_length", None))
+        inputs = load_inputs(given, entry.takes, {})
         quiet_transformers()
         options = [given[name] for name in entry.takes]
-        bound = bound_study(resolve_name(entry.place), inputs, settings, options)
+        bound = bound_study(resolve_name(entry.place), inputs, given["settings"], options)
         shown = not (prints.json or prints.quiet)
         result = run_study(
             bound, out=run.out, progress=shown, ray=given["cluster"].chosen, **run.choices

@@ -9,14 +9,13 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge
 from cyclopts import Parameter
 from rich.console import Console
 
 from identilens.cli.later import called
 from identilens.errors import InputError, SettingError, model_not_found
-from identilens.runs.lines import MAX_TEXT_BYTES, read_lines
-from identilens.runs.settings import REPEATED, Names, Positive, Settings, Size, Switch
+from identilens.runs.lines import read_lines
+from identilens.runs.settings import REPEATED, Names, Positive, Settings, Switch
 from identilens.runs.terminal import plain
 
 load = called("identilens.models.loading:load")
@@ -98,9 +97,7 @@ class TextOptions(Settings):
         split: Split of the data set.
         column: Column with the texts. Give two columns for sentence pairs.
         encoding: Encoding of the file.
-        pairs: Read sentence pairs: from two --column, two --text, or lines of a .txt with a tab between the sentences.
         limit: Read only the first texts, up to this number.
-        max_text_bytes: Largest size of all texts together, such as 512MiB; 4 GiB by default.
     """
 
     text: Annotated[Names, Parameter(alias="-t")] = ()
@@ -112,12 +109,10 @@ class TextOptions(Settings):
     split: str = "train"
     column: Annotated[Names, Parameter(alias="-c")] = ()
     encoding: str = "utf-8"
-    pairs: Switch = False
     limit: Positive | None = None
-    max_text_bytes: Annotated[Size, Ge(1)] = MAX_TEXT_BYTES
 
-    def load(self, max_length: int | None = None) -> Sequence[Any]:
-        """Return the texts, images or recordings. Of a text that will be cut to max_length tokens, only a part is read.
+    def load(self) -> Sequence[Any]:
+        """Return the texts, images or recordings.
 
         Raises:
             InputError: If they cannot be read, naming file and line.
@@ -138,10 +133,7 @@ class TextOptions(Settings):
                 source,
                 columns=self.column,
                 encoding=self.encoding,
-                pairs=self.pairs,
                 limit=self.limit,
-                max_length=max_length,
-                max_text_bytes=self.max_text_bytes,
             )
 
 
@@ -259,10 +251,7 @@ INPUTS = {
 
 
 def load_inputs(
-    groups: Mapping[str, Any],
-    takes: Sequence[str],
-    given: Mapping[str, Any],
-    max_length: int | None = None,
+    groups: Mapping[str, Any], takes: Sequence[str], given: Mapping[str, Any]
 ) -> list[Any]:
     """Return the inputs that a study takes, from their groups of options unless they are given.
 
@@ -271,8 +260,7 @@ def load_inputs(
     inputs = {name: given[name] for name in takes if given.get(name) is not None}
     for name in reversed(takes):
         if name not in inputs:
-            cut = {"max_length": max_length} if name == "texts" else {}
-            inputs[name] = groups[name].load(**cut)
+            inputs[name] = groups[name].load()
     return [inputs[name] for name in takes]
 
 

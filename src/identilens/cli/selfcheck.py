@@ -48,7 +48,7 @@ def selfcheck(
         raise InputError("give --model MODEL, or --list for the model types that are supported.")
     lens = model.load()
     if on is not None:
-        inputs = list(on.load(max_length)[: on.limit or _LIMIT])
+        inputs = list(on.load()[: on.limit or _LIMIT])
     elif lens.tokenizer is not None:
         inputs = list(_TEXTS)
     else:

@@ -1,6 +1,5 @@
 """Commands on finished runs and their files: export, compare, verify and check."""
 
-import sys
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,7 +9,7 @@ from cyclopts.types import ExistingPath
 from identilens.cli.later import called
 from identilens.errors import CheckFailedError
 from identilens.runs.settings import LIST, Switch
-from identilens.runs.terminal import printable, say
+from identilens.runs.terminal import say
 
 load_result = called("identilens.studies.reports:load_result")
 write_report = called("identilens.studies.reports:write_report")
@@ -36,8 +35,8 @@ def export(
 
     Args:
         folder: Folder of the run: what was given to its --out.
-        to: The report as one HTML file (html), its charts for print (figures), every table and named number (json), a
-            file for each table (csv), or a sentence and a BibTeX entry that identify it (citation).
+        to: The report as one HTML file (html), its charts for print with the citation (figures), every table and named
+            number (json), a file for each table (csv), or a sentence and a BibTeX entry that identify it (citation).
         out: File or folder to write; report.html, figures/, result.json or tables/ in the run's folder by default. A
             citation is printed.
         formats: Of figures, any of png, svg and pdf, separated by commas.
@@ -45,16 +44,15 @@ def export(
     if to == "html":
         say(f"report: {write_report(folder, out)}")
         return
-    result = load_result(folder)
-    if to == "citation":
+    result, written = load_result(folder), []
+    if to in ("figures", "citation"):
         print(result.cite())
-        return
     if to == "figures":
         chosen = tuple(name.strip() for name in formats.split(","))
         written = result.save_figures(out or folder / "figures", chosen)
     elif to == "csv":
         written = result.to_csv(out or folder / "tables")
-    else:
+    elif to == "json":
         written = [out or folder / "result.json"]
         write_text(written[0], result.to_json())
     for path in written:
@@ -66,7 +64,6 @@ def compare_runs(
     run_b: ExistingPath,
     /,
     *more: ExistingPath,
-    out: _Out = None,
     json: Switch = False,
 ) -> None:
     """Compare finished runs of one study: of other texts, or of any number of models or checkpoints.
@@ -75,58 +72,41 @@ def compare_runs(
         run_a: Folder of the first run.
         run_b: Folder of the second run.
         more: Folders of further runs.
-        out: HTML file to write, with charts; .html is added to a name without an ending. Default: no file.
-        json: Print the table as JSON: of each run and measure the mean, the difference from the first run, its standard
+        json: Print all rows as JSON: of each run and measure the mean, the difference from the first run, its standard
             error over texts (error), and how many layers and heads both runs have (places).
     """
-    results = [load_result(run) for run in (run_a, run_b, *more)]
-    comparison = compare(*results)
+    table = compare(*map(load_result, (run_a, run_b, *more)))
     if json:
-        print(comparison.table.write_json())
+        print(table.write_json())
     else:
-        comparison.show()
-    if out is not None:
-        written = comparison.to_html(out if out.suffix else f"{out}.html")
-        print(f"report: {printable(str(written))}", file=sys.stderr)
+        print_table("Means over texts, and differences from the first run", table)
 
 
-def verify_folder(
-    folder: ExistingPath,
-    /,
-    *,
-    model: str | None = None,
-    file: str | None = None,
-    trust_remote_code: Switch = False,
-) -> None:
-    """Run a finished run again, and say whether its tables are identical, or which columns differ by how much.
+def verify_folder(folder: ExistingPath, /, *, trust_remote_code: Switch = False) -> None:
+    """Run a finished run again, and say whether its tables are equal, or which columns differ by how much.
 
     Nothing is written. The exit code is 1 if a column differs by more than rounding, a billionth of its largest number.
 
     Args:
-        folder: Folder of the run, with its run.toml.
-        model: Where the model is now, if not where run.toml has it.
-        file: Where the file of texts or conversations is now, if not where run.toml has it.
+        folder: Folder of the run, with its run.toml, which says where model and texts are.
         trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
     """
-    found = verify(folder, model=model, file=file, trust_remote_code=trust_remote_code)
+    found = verify(folder, trust_remote_code=trust_remote_code)
     if found.is_empty():
         say(
-            f"{folder}: identical, every column of every table. The report is not compared; identilens export {folder} "
-            "writes it again from the tables."
+            f"{folder}: identical, every column of every table, up to a billionth of its largest number. The report is "
+            f"not compared; identilens export {folder} writes it again from the tables."
         )
         return
     print_table(
-        f"Columns of {folder} that are not identical: largest difference, and size of the largest "
-        "number before",
+        f"Columns of {folder} that differ: largest difference, and size of the largest number before",
         found,
     )
-    if "differs" in found["now"]:
-        raise CheckFailedError(
-            f"{folder} differs from what its settings (run.toml) give now. Its tables may have been changed after the "
-            "run; another model or other texts (a warning says so), another version of identilens or of its libraries "
-            "(provenance.json), or another machine may be the cause, too."
-        )
-    say(f"{folder}: equal up to rounding, a billionth of each column's largest number.")
+    raise CheckFailedError(
+        f"{folder} differs from what its settings (run.toml) give now. Its tables may have been changed after the run; "
+        "another model or other texts (a warning says so), another version of identilens or of its libraries "
+        "(provenance.json), or another machine may be the cause, too."
+    )
 
 
 def check(file: ExistingPath, /, *files: ExistingPath) -> None:

@@ -10,41 +10,38 @@ import polars as pl
 
 from identilens.cli.options import INPUTS, load_inputs
 from identilens.errors import InputError
-from identilens.runs.provenance import differences, same_model_and_texts
+from identilens.runs.provenance import differences
 from identilens.runs.request import Request
 from identilens.runs.settings import hints_of
-from identilens.runs.study import Progress, bound_study, run_study
-from identilens.studies.comparison import ROUNDING
+from identilens.runs.study import bound_study, run_study
 from identilens.studies.registry import study_named
 from identilens.studies.reports import load_result
+
+ROUNDING = 1e-9
+"""Differences up to this share of a column's largest number are rounding."""
 
 
 def verify(
     folder: str | Path,
     *,
-    model: str | None = None,
-    file: str | Path | None = None,
     lens: Any = None,
     texts: Any = None,
     chats: Any = None,
-    progress: Progress | bool | None = None,
     trust_remote_code: bool = False,
 ) -> pl.DataFrame:
-    """Repeat a run and return how the tables differ from those in its folder: no rows if they are identical.
+    """Repeat a run and return how the tables differ from those in its folder: no rows if they are equal up to rounding.
 
     A warning says if the model or the texts are not those of the first run, by their digests, or if these are missing.
 
-    Each row is a column that differs: in how many of its table's rows, and of numbers the largest difference and the
-    largest number before (``size``), and whether that is more than rounding (``now``). Matrices are not compared.
+    Each row is a column that differs by more than rounding, a billionth of its largest number: in how many of its
+    table's rows, and of numbers the largest difference and the largest number before (``size``). Matrices are not
+    compared.
 
     Args:
         folder: Folder of the run.
-        model: Where the model is now, if not where run.toml has it.
-        file: Where the file of texts or conversations is now, if not where run.toml has it.
         lens: The model, if it was given in Python, or another model.
         texts: The texts, if they were given in Python, or other texts.
         chats: The conversations, if they were given in Python, or other ones.
-        progress: False for no progress bar, or a function called with (finished units, total units, note).
         trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
 
     Raises:
@@ -62,25 +59,18 @@ def verify(
         True
     """
     first, given = load_result(folder), {"lens": lens, "texts": texts, "chats": chats}
-    elsewhere = {"model": model, "file": file}
-    study, groups = _options_of_run(
-        Path(folder), first.analysis, given, trust_remote_code, elsewhere
-    )
-    inputs = load_inputs(groups, study.takes, given)
-    try:
-        bound = bound_study(study, inputs, groups["settings"])
-    except InputError as error:
-        raise InputError(
-            f"the run of {folder} had another model, or other texts or conversations: {error}"
-        ) from error
+    study, groups = _options_of_run(Path(folder), first.analysis, given, trust_remote_code)
+    bound = bound_study(study, load_inputs(groups, study.takes, given), groups["settings"])
     # Some runs write files beside their tables.
     with TemporaryDirectory() as place:
-        again = run_study(bound, out=Path(place) / "again", progress=progress)
+        again = run_study(bound, out=Path(place) / "again")
     there, here = first.provenance, again.provenance
-    if not same_model_and_texts(there, here):
-        warnings.warn(
-            f"not known to be the run of {folder}: {differences(there, here)}", stacklevel=2
-        )
+    if (
+        there["model"].get("digest") != here["model"].get("digest")
+        or there["texts"] != here["texts"]
+    ):
+        changes = differences(there, here)
+        warnings.warn(f"not known to be the run of {folder}: {changes}", stacklevel=2)
     rows = []
     for name, columns in first.schema.items():
         before, after = getattr(first, name), getattr(again, name)
@@ -94,10 +84,9 @@ def verify(
             if kind.is_numeric():
                 row |= {"largest": (new - old).abs().max(), "size": old.abs().max()}
             rows.append(row)
-    found = pl.DataFrame(rows, schema=DIFFERENCES).filter(pl.col("differ") > 0)
     rounding = pl.col("largest") <= ROUNDING * pl.col("size")
-    words = pl.when(rounding).then(pl.lit("equal up to rounding")).otherwise(pl.lit("differs"))
-    return found.with_columns(now=words)
+    found = pl.DataFrame(rows, schema=DIFFERENCES)
+    return found.filter(pl.col("differ") > 0, ~rounding.fill_null(False))
 
 
 DIFFERENCES = {
@@ -107,16 +96,13 @@ DIFFERENCES = {
     "largest": pl.Float64,
     "size": pl.Float64,
 }
-"""Columns of what `verify` finds; whether it is more than rounding is added."""
+"""Columns of what `verify` finds."""
 
 
 def _options_of_run(
-    folder: Path, name: str, given: Mapping[str, Any], trusted: bool, moved: Mapping[str, Any]
+    folder: Path, name: str, given: Mapping[str, Any], trusted: bool
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the study of a run, and its inputs and settings as groups of options; none for inputs that are given.
-
-    A model or file that was moved takes the place of that in the request.
-    """
+    """Return the study of a run, and its inputs and settings as groups of options; none for inputs that are given."""
     request, study = Request.read(folder, name), study_named(name)
     lost = [name for name in request.lost if given.get(name) is None]
     if lost:
@@ -125,8 +111,6 @@ def _options_of_run(
             f"identilens.verify(folder, {lost[0]}=...)."
         )
     options: dict[str, Any] = {"trust_remote_code": False, **request.options}
-    own = {"file": "chat"} if "chats" in study.takes else {}
-    options |= {own.get(name, name): str(at) for name, at in moved.items() if at is not None}
     if options["trust_remote_code"] and not trusted and given.get("lens") is None:
         raise InputError(
             f"the run of {folder} ran code of its checkpoint. Pass trust_remote_code=True if you trust that code."

@@ -17,10 +17,5 @@ def examples() -> list[str]:
         >>> texts[0][:29]
         'The tailor measured him twice'
     """
-    return [text for text in bundled_texts() if len(text.split()) > 30]
-
-
-def bundled_texts() -> list[str]:
-    """Return all bundled texts, short ones too."""
     lines = files("identilens.demo").joinpath("texts.txt").read_text(encoding="utf-8").splitlines()
-    return [line for line in lines if line]
+    return [line for line in lines if len(line.split()) > 30]

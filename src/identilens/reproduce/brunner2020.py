@@ -287,8 +287,8 @@ def other_corpus(first: str, second: str, result: Mixing) -> Rows:
 
 def neighbours(number: str, result: Mixing) -> Rows:
     """Return the layer in which the closest and the farthest neighbours contribute most."""
-    frame = result.series.neighbours.sort("share", maintain_order=True)
-    groups, rows = result.series.neighbours["group"], []
+    frame = result.neighbours.sort("share", maintain_order=True)
+    groups, rows = result.neighbours["group"], []
     for group, published in ((groups.first(), "the first layers"), (groups.last(), "deep layers")):
         peak = frame.filter(group=group).tail(1)
         quantity = "layer with most of group {group}"
@@ -298,7 +298,7 @@ def neighbours(number: str, result: Mixing) -> Rows:
 
 def speech(result: Mixing) -> Rows:
     """Return the comparison of Figures 26 to 37: parts of speech in the first and the last layer."""
-    frame, layer, rows = result.series.speech, pl.col("layer"), []
+    frame, layer, rows = result.speech, pl.col("layer"), []
     for tag, published in SPEECH.items():
         first = frame.filter(layer == layer.min(), tag=tag)
         quantity = "median own contribution of {tag}, layer {layer}"
@@ -318,13 +318,12 @@ def speech(result: Mixing) -> Rows:
 
 def mixing_tables(result: Mixing) -> Tables:
     """Return the tables behind the figures."""
-    series = result.series
     frames = {
-        "own_by_layer": series.own,
-        "neighbours": series.neighbours,
-        "positions": series.positions,
-        "part_of_speech": series.speech,
-        "class_token": series.class_context,
+        "own_by_layer": result.own_boxes,
+        "neighbours": result.neighbours,
+        "positions": result.positions,
+        "part_of_speech": result.speech,
+        "class_token": result.class_context,
     }
     return {name: frame for name, frame in frames.items() if len(frame)}
 

@@ -53,7 +53,7 @@ def corpus_texts(
     if corpus == "cola":
         return held_out(corpus, settings.data, limit)[0]
     name, columns = FILES[corpus]
-    return read_texts(settings.data / name, columns=columns, pairs=len(columns) == 2, limit=limit)
+    return read_texts(settings.data / name, columns=columns, limit=limit)
 
 
 def labelled(task: Task, file: Path) -> tuple[list[tuple[str, ...]], list[int]]:

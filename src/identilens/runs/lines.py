@@ -7,24 +7,19 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
-
-from annotated_types import Ge
+from typing import Any
 
 from identilens.errors import InputError
-from identilens.runs.settings import NonNegative, Size
+from identilens.runs.settings import NonNegative
 
 MAX_TEXT_BYTES = 4 * 2**30
-"""Default of the largest size of all texts together, and of a line."""
+"""Largest size of all texts together, and of a line."""
 
 MOST_CHARACTERS = 20_000
 """Largest number of characters of texts given in Python, or of conversations, that are stored with a run."""
 
 Limit = NonNegative | None
 """Number of texts, or of their tokens, that are read."""
-
-MostBytes = Annotated[Size, Ge(1)]
-"""Number of bytes that texts may have together."""
 
 STANDARD_INPUT = Path("-")
 
@@ -36,27 +31,24 @@ def kind_of(file: Path) -> str:
     return file.with_suffix("").suffix if file.suffix in _OPENERS else file.suffix
 
 
-def read_lines(
-    file: Path, encoding: str = "utf-8", most: int = MAX_TEXT_BYTES
-) -> Iterator[tuple[str, str]]:
+def read_lines(file: Path, encoding: str = "utf-8") -> Iterator[tuple[str, str]]:
     """Yield the lines of a text file, or of the standard input ("-"), with their positions, for messages.
 
     A file is decompressed if its name ends in .gz or .xz. Lines keep their ends; a byte order mark is skipped.
 
     Raises:
-        InputError: For a missing, damaged or unreadable file, a line of more than ``most`` characters, or one that is
-            not in the encoding; the message names the line.
+        InputError: For a missing, damaged or unreadable file, a line of more than `MAX_TEXT_BYTES` characters, or one
+            that is not in the encoding; the message names the line.
     """
     number = 0
     try:
         with _opened(file, "utf-8-sig" if encoding == "utf-8" else encoding) as stream:
-            while line := stream.readline(most + 1):
+            while line := stream.readline(MAX_TEXT_BYTES + 1):
                 number += 1
                 position = f"{file}, line {number}"
-                if len(line) > most:
+                if len(line) > MAX_TEXT_BYTES:
                     raise InputError(
-                        f"{position}: more than {most:,} characters. Put one text per line, or pass a larger "
-                        "max_text_bytes=...."
+                        f"{position}: more than {MAX_TEXT_BYTES:,} characters. Put one text per line."
                     )
                 if "\0" in line:
                     raise InputError(
@@ -69,9 +61,7 @@ def read_lines(
             "with encoding=... (for example latin-1)."
         ) from error
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise InputError(
-            f"{file} cannot be read: {error}. Check its path; identilens verify takes another one with --file."
-        ) from error
+        raise InputError(f"{file} cannot be read: {error}. Check its path.") from error
 
 
 def _opened(file: Path, encoding: str) -> AbstractContextManager[Any]:

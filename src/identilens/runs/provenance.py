@@ -129,12 +129,6 @@ def differences(previous: Record, record: Record) -> str:
     return "; ".join(lines[:_MOST]) + (f"; and {more} more" if more > 0 else "")
 
 
-def same_model_and_texts(there: Record, here: Record) -> bool:
-    """Return whether two runs have the same model and texts, by their digests."""
-    models = [run["model"].get("digest") for run in (there, here)]
-    return models[0] == models[1] and there["texts"] == here["texts"]
-
-
 def version_changes(previous: Record, record: Record) -> str:
     """Return the versions of libraries and Python that are not the same; empty if all are."""
     there, here = ({**run["libraries"], "python": run["python"]} for run in (previous, record))

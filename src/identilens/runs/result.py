@@ -65,7 +65,6 @@ class Result(ABC):
         analysis: Name of the study.
         title: Heading of its report.
         schema: Columns of each table, by the table's name.
-        keys: Columns that identify a row, by the table's name. Default: all columns except those of decimal numbers.
         words: What columns are called, with their unit, and after a colon what they mean: "Effect (nats): change ...".
         views: Charts and tables of the report, by name.
         table: The main table.
@@ -107,7 +106,6 @@ class Result(ABC):
     analysis: ClassVar[str]
     title: ClassVar[str]
     schema: ClassVar[Mapping[str, Columns]]
-    keys: ClassVar[Mapping[str, Sequence[str]]] = {}
     words: ClassVar[Mapping[str, str]] = {}
     views: ClassVar[Mapping[str, View]] = {}
 
@@ -151,16 +149,10 @@ class Result(ABC):
         return ()
 
     def to_csv(self, folder: str | Path) -> list[Path]:
-        """Write every table as a CSV file into a folder and return the paths; lists in cells become JSON."""
+        """Write every table as a CSV file into a folder and return the paths; columns of lists are left out."""
         paths = []
-        for name, columns in self.schema.items():
-            frame = getattr(self, name).with_columns(
-                pl.col(column).map_elements(
-                    lambda values: json.dumps(values.to_list()), return_dtype=pl.String
-                )
-                for column, kind in columns.items()
-                if isinstance(kind, pl.List)
-            )
+        for name in self.schema:
+            frame = getattr(self, name).select(~pl.selectors.list())
             paths.append(Path(folder) / f"{name}.csv")
             write_text(paths[-1], frame.write_csv())
         return paths

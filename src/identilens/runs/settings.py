@@ -44,16 +44,12 @@ WORDED = Parameter(
 NOT_RECORDED = "does not change the numbers"
 """Marks a setting that is not in the provenance: runs that differ only in it are the same run."""
 
-SIZE = "bytes"
-"""Marks a number of bytes, which may be written as 512MiB or 2GB."""
-
 _MOST_NUMBERS = 100_000
 """Largest number of numbers in a list such as 0-99."""
 
 Kind = Literal["encoder", "decoder", "cross"]
 Numbers = Annotated[tuple[int, ...], LIST]
 Names = Annotated[tuple[str, ...], REPEATED]
-Size = Annotated[int, AS_TYPED, SIZE]
 Positive = Annotated[int, Ge(1)]
 NonNegative = Annotated[int, Ge(0)]
 TwoOrMore = Annotated[int, Ge(2)]
@@ -74,8 +70,8 @@ Switch = Annotated[bool, Parameter(negative="")]
 class Settings:
     """Base of every settings dataclass: values are converted to the types of their fields and checked.
 
-    Sequences and single values become tuples, ``"0,3,5-8"`` becomes numbers, ``"256MiB"`` becomes bytes. A `Literal` in
-    the field's annotation gives the choices, `annotated_types` give the range.
+    Sequences and single values become tuples, ``"0,3,5-8"`` becomes numbers. A `Literal` in the field's
+    annotation gives the choices, `annotated_types` give the range.
     """
 
     def __init_subclass__(cls) -> None:
@@ -155,15 +151,6 @@ def parse_numbers(text: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def parse_size(text: str) -> int:
-    """Return the number of bytes in "268435456", "256MiB" or "2 GB"; raises ValueError for anything else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]?)(i?)B?\s*", text, re.IGNORECASE)
-    if match is None:
-        raise ValueError(text)
-    unit = 1024 if match[3] else 1000
-    return int(float(match[1]) * unit ** " KMG".index(match[2].upper() or " "))
-
-
 def coerce(name: str, hint: Any, value: Any) -> Any:
     """Return the value of a setting converted to its type; raises SettingError if that is not possible."""
     kind, metadata, optional = _resolved(hint)
@@ -172,24 +159,16 @@ def coerce(name: str, hint: Any, value: Any) -> Any:
     if get_origin(kind) is not tuple:
         return _scalar(name, kind, metadata, value)
     element, inner, _ = _resolved(get_args(kind)[0])
-    is_pair = get_args(kind)[1] is not Ellipsis
     try:
         values = value
         if isinstance(value, str) and LIST in metadata:
-            if element is int and not is_pair:
-                values = parse_numbers(value)
-            else:
-                make = element if element in (int, float) else str
-                pieces = re.split("[-,]" if is_pair else ",", value)
-                values = [make(piece.strip()) for piece in pieces]
+            make = float if element is float else str.strip
+            values = parse_numbers(value) if element is int else [*map(make, value.split(","))]
         single = isinstance(values, str | Real | Path)
         single |= WORDED in metadata and not isinstance(values, list | tuple)
-        values = (values,) if single else tuple(values)
-        if is_pair and len(values) != 2:
-            raise ValueError(values)
-        values = values if is_pair else tuple(dict.fromkeys(values))
+        values = dict.fromkeys((values,) if single else values)
     except (ValueError, TypeError):
-        expected = _EXPECTED.get("pair" if is_pair else element, "as one value or several")
+        expected = _EXPECTED.get(element, "as one value or several")
         raise SettingError(name, expected, value) from None
     if optional and not values:
         raise SettingError(name, "with at least one value, or left out", value)
@@ -199,7 +178,6 @@ def coerce(name: str, hint: Any, value: Any) -> Any:
 _EXPECTED: dict[Any, str] = {
     int: "as numbers and ranges such as 0,3,5-8",
     float: "as numbers separated by commas, such as 0.5,0.9",
-    "pair": "as two ends such as 400-500",
 }
 _KINDS: dict[Any, tuple[Any, str]] = {
     int: (Integral, "as a whole number"),
@@ -217,16 +195,11 @@ def _scalar(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> Any:
     is_number = kind in (int, float)
     is_truth = is_number and isinstance(value, bool)
     try:
-        if SIZE in metadata and isinstance(value, str):
-            value = parse_size(value)
-        elif kind is Path or (is_number and isinstance(value, kinds) and not is_truth):
+        if kind is Path or (is_number and isinstance(value, kinds) and not is_truth):
             # A number may be one of numpy.
             value = make(value)
     except (ValueError, TypeError, OverflowError):
-        expected = "as a path or a number"
-        if SIZE in metadata:
-            expected = "in bytes, or as a size such as 512MiB or 2GB"
-        raise SettingError(name, expected, value) from None
+        raise SettingError(name, "as a path or a number", value) from None
     if is_truth or not isinstance(value, kinds):
         raise SettingError(name, words, value)
     if kind is float and not math.isfinite(value):

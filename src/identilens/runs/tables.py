@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from identilens.charts.labels import ROUNDING, cell, visible_text
+from identilens.charts.labels import ROUNDING, cell
 from identilens.runs.terminal import plain
 
 Columns = Mapping[str, Any]
@@ -54,21 +54,10 @@ def table_of(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> pl.DataFram
 def print_table(title: str, frame: pl.DataFrame) -> None:
     """Print the first rows and columns of a frame in the terminal, numbers to the right.
 
-    Columns without any value are left out; names and places that are the same in all rows stand in the title.
+    Columns without any value are left out.
     """
     rows, frame = len(frame), frame.fill_nan(None)
-    if rows > 1:
-        frame = frame.select(one for one in frame if one.null_count() < rows)
-        names = pl.selectors.by_name(*HEAD, require_all=False) | pl.selectors.string(
-            include_categorical=True
-        )
-        same = [one.name for one in frame.select(names) if one.n_unique() == 1]
-        if same and len(same) < frame.width:
-            named = (
-                f"{name.replace('_', ' ')} {visible_text(str(frame[name][0]))}" for name in same
-            )
-            title += f" ({', '.join(named)})"
-            frame = frame.drop(same)
+    frame = frame.select(one for one in frame if one.null_count() < max(rows, 1))
     view, shown = Table(box=SIMPLE_HEAD, padding=0), frame[:_SHOWN, :_WIDE]
     for name, kind in shown.schema.items():
         side = "right" if kind.is_numeric() else "left"

@@ -14,14 +14,10 @@ from identilens.runs.conllu import read_conllu
 from identilens.runs.lines import (
     MAX_TEXT_BYTES,
     Limit,
-    MostBytes,
     kind_of,
     read_lines,
 )
 from identilens.runs.settings import Names, coerce
-
-_PER_TOKEN = 256
-"""Characters that are kept of a text for each token that it will be cut to: far more than any word has."""
 
 _ROWS = 10_000
 """Rows of a parquet file that are read at a time."""
@@ -61,27 +57,20 @@ def read_texts(
     *,
     columns: Sequence[str] = (),
     encoding: str = "utf-8",
-    pairs: bool = False,
     limit: int | None = None,
-    max_length: int | None = None,
-    max_text_bytes: int = MAX_TEXT_BYTES,
 ) -> list[Any]:
-    """Return the texts of a file, a data set or a list; pairs if two columns are named, or if ``pairs`` is set.
+    """Return the texts of a file, a data set or a list; pairs if two columns are named.
 
     A file is .txt (one text per line, blank lines skipped), .jsonl, .csv, .tsv, .parquet or .arrow, the first four
     optionally compressed as .gz or .xz, or a treebank (.conllu). A pipe, or ``-`` for the standard input, has one text
     per line, or one object per line if columns are named. Other sources: any iterable of texts, or of rows by column,
-    such as a data set (`datasets`, also streaming). Pairs are every two texts of a list, tab-separated lines of a .txt
-    file, or two columns.
+    such as a data set (`datasets`, also streaming).
 
     Args:
         source: File, data set or iterable with the texts.
-        columns: Columns with the texts; of rows in Python ``text`` by default.
+        columns: Column with the texts, or the two of pairs; of rows in Python ``text`` by default.
         encoding: Encoding of a file.
-        pairs: Whether the texts are pairs.
         limit: Maximum number of texts.
-        max_length: Number of tokens to which texts are cut later; the rest of a very long text is not stored.
-        max_text_bytes: Maximum size of the texts.
 
     Raises:
         InputError: For a missing or unreadable file, one without texts, a wrong encoding, a missing column, an empty
@@ -98,64 +87,51 @@ def read_texts(
         ['Snow fell.', 'Nobody came.']
     """
     columns = coerce("columns", Names, columns)
-    pairs = coerce("pairs", bool, pairs)
     limit = coerce("limit", Limit, limit)
-    max_length = coerce("max_length", Limit, max_length)
-    most = coerce("max_text_bytes", MostBytes, max_text_bytes)
     if isinstance(source, str | Path):
         file = Path(source)
         if kind_of(file) == ".conllu":
             texts: Iterable[Any] = read_conllu(file, limit)
         else:
-            rows = _file_rows(file, columns, encoding, pairs, most)
-            texts = _texts(rows, columns, max_length)
-        read = Texts(_bounded(islice(texts, limit), most))
+            texts = _texts(_file_rows(file, columns, encoding), columns)
+        read = Texts(_bounded(islice(texts, limit)))
         if not read:
             raise InputError(f"{source} contains no texts.")
-        options = {"encoding": encoding, "pairs": pairs, "limit": limit, "max_text_bytes": most}
-        read.load_options = {"file": file, "column": columns, **options}
+        read.load_options = {"file": file, "column": columns, "encoding": encoding, "limit": limit}
         return read
     other = hasattr(type(source), "columns") or isinstance(source, Mapping | bytes)
     if other or not isinstance(source, Iterable):
         raise InputError(
             f"expected a file, a data set or a list of texts; got {type(source).__name__}."
         )
-    texts = _given(source, columns or ["text"], max_length)
-    if pairs and not columns:
-        single = list(islice(texts, limit and 2 * limit))
-        if len(single) % 2:
-            raise InputError(
-                f"pairs=True reads every two texts as a pair; got {len(single)}. Give one more, or one less."
-            )
-        texts = zip(single[::2], single[1::2], strict=True)
-    return list(_bounded(islice(texts, limit), most))
+    texts = _given(source, columns or ["text"])
+    return list(_bounded(islice(texts, limit)))
 
 
-def _given(source: Iterable[Any], columns: Sequence[str], max_length: int | None) -> Iterator[Any]:
+def _given(source: Iterable[Any], columns: Sequence[str]) -> Iterator[Any]:
     """Yield texts as they are given, and of rows by column, as data sets have them, those of some columns."""
     for number, text in enumerate(source):
         if isinstance(text, Mapping):
-            yield from _texts(iter([(f"row {number}", text)]), columns, max_length)
+            yield from _texts(iter([(f"row {number}", text)]), columns)
         else:
             yield text
 
 
-def _bounded(texts: Iterable[Any], most: int) -> Iterator[Any]:
+def _bounded(texts: Iterable[Any]) -> Iterator[Any]:
     """Yield texts until they have more bytes than allowed: an iterator may have no end."""
-    left = most
+    left = MAX_TEXT_BYTES
     for number, text in enumerate(texts):
         parts = text if isinstance(text, tuple) else (text,)
         left -= max(_LEAST, *(len(part) for part in parts if isinstance(part, str | list)), 0)
         if left < 0:
             raise InputError(
-                f"the first {number + 1:,} texts contain more than {most:,} bytes. Pass a larger "
-                "max_text_bytes=..., or limit=... for fewer."
+                f"the first {number + 1:,} texts contain more than {MAX_TEXT_BYTES:,} bytes. Pass limit=... for fewer."
             )
         yield text
 
 
-def _texts(rows: Rows, columns: Sequence[str], max_length: int | None) -> Iterator[Any]:
-    """Yield the text in a column of each row, or the pair in two; a text that will be cut is shortened."""
+def _texts(rows: Rows, columns: Sequence[str]) -> Iterator[Any]:
+    """Yield the text in a column of each row, or the pair in two."""
     for position, row in rows:
         texts = []
         for column in columns or row:
@@ -166,43 +142,33 @@ def _texts(rows: Rows, columns: Sequence[str], max_length: int | None) -> Iterat
                     f"{position}: {where} is missing, empty or not a text. Remove the row, or pass another "
                     f"columns=...; there are {', '.join(map(str, row))}."
                 )
-            if max_length is not None:
-                text = text[: max(2**16, _PER_TOKEN * max_length)]
             texts.append(text)
         yield texts[0] if len(texts) == 1 else tuple(texts)
 
 
-def _file_rows(file: Path, columns: Sequence[str], encoding: str, pairs: bool, most: int) -> Rows:
+def _file_rows(file: Path, columns: Sequence[str], encoding: str) -> Rows:
     kind = kind_of(file) or (".jsonl" if columns else ".txt")
     if kind not in (".txt", *_NAMED):
         raise InputError(
             f"{file} ends in {kind}; expected .txt, {', '.join(_NAMED)}, .conllu (or with .gz, .xz)."
         )
-    fewest = 1 + pairs if kind in _NAMED else 0
-    if not fewest <= len(columns) <= 2 * (kind in _NAMED):
+    if len(columns) not in ((1, 2) if kind in _NAMED else (0,)):
         raise InputError(
-            f"{', '.join(_NAMED)} files need columns=...: one, or two for pairs=True; a .txt file has none. "
+            f"{', '.join(_NAMED)} files need columns=...: one, or two for pairs; a .txt file has none. "
             f"Got {len(columns)} for {file}."
         )
     if kind in _TABLES:
         return _table_rows(file, columns)
-    lines = read_lines(file, encoding, most)
+    lines = read_lines(file, encoding)
     if kind in _SEPARATED:
         return _separated_rows(lines, file, kind)
-    return _json_rows(lines) if kind == ".jsonl" else _text_rows(lines, pairs)
+    return _json_rows(lines) if kind == ".jsonl" else _text_rows(lines)
 
 
-def _text_rows(lines: Iterable[tuple[str, str]], pairs: bool) -> Rows:
+def _text_rows(lines: Iterable[tuple[str, str]]) -> Rows:
     for position, line in lines:
-        if not line.strip():
-            continue
-        parts = line.split("\t") if pairs else [line]
-        if len(parts) != 1 + pairs:
-            raise InputError(
-                f"{position}: pairs=True expects two sentences with a tab between; got {len(parts)} part(s). Leave it "
-                "out if each line is one text."
-            )
-        yield position, dict(enumerate(map(str.strip, parts)))
+        if line.strip():
+            yield position, {0: line.strip()}
 
 
 def _json_rows(lines: Iterable[tuple[str, str]]) -> Rows:
@@ -255,20 +221,16 @@ def _table_rows(file: Path, columns: Sequence[str]) -> Rows:
 
 
 def hub_dataset(name: str, split: str, subset: str | None) -> Any:
-    """Return a data set of the hub, whose rows are streamed, or of a local folder, also of one saved to disk.
+    """Return a data set of the hub, or of a local folder, whose rows are streamed.
 
     Raises:
         InputError: If ``datasets`` is not installed, or the data set cannot be loaded.
     """
     try:
-        from datasets import load_dataset, load_from_disk
+        from datasets import load_dataset
     except ImportError as error:
         raise InputError("dataset=... needs: pip install 'identilens[datasets]'.") from error
     try:
-        if (Path(name) / "state.json").is_file():  # one split, saved by Dataset.save_to_disk
-            return load_from_disk(name)
-        if (Path(name) / "dataset_dict.json").is_file():  # several, by DatasetDict.save_to_disk
-            return load_from_disk(name)[split]
         return load_dataset(name, subset, split=split, streaming=True)
     except Exception as error:  # datasets raises many kinds: connection, file, value, build errors
         first = (str(error).strip() or repr(error)).splitlines()[0]

@@ -1,19 +1,15 @@
 """Heads of texts: which ones a study looks at, each with its place in the tables."""
 
 import re
-import warnings
-from array import array
 from bisect import bisect, bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any
 
 import polars as pl
 
-from identilens.charts.labels import shortened
 from identilens.errors import InputError
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
@@ -29,12 +25,6 @@ from identilens.runs.study import Output, R, S, Study
 from identilens.runs.tables import Columns, Row
 from identilens.studies.items import Items, read_items
 from identilens.studies.settings import HeadSettings
-
-_LISTED = 60
-"""Characters of the list of texts in a warning."""
-
-_TEXTS = 4
-"""Texts whose parts are in memory."""
 
 
 @dataclass(frozen=True)
@@ -60,34 +50,6 @@ class Place:
         return str(MatrixKey(**self.row, name=name))
 
 
-Places = Sequence[Place]
-
-
-P = TypeVar("P")
-
-
-class PartsByText(Sequence[P]):
-    """Parts of texts, made text by text when they are asked for; memory holds how many each text has.
-
-    Args:
-        texts: Number of texts.
-        of_text: Returns the parts of a text, by its number.
-    """
-
-    def __init__(self, texts: int, of_text: Callable[[int], Sequence[P]]) -> None:
-        self._of_text = lru_cache(maxsize=_TEXTS)(of_text)
-        self._ends = array("q", accumulate(len(self._of_text(text)) for text in range(texts)))
-
-    def __len__(self) -> int:
-        return self._ends[-1] if self._ends else 0
-
-    def __getitem__(self, index: Any) -> Any:
-        part = range(len(self))[index]
-        text = bisect(self._ends, part)
-        first = self._ends[text - 1] if text else 0
-        return self._of_text(text)[part - first]
-
-
 @dataclass(frozen=True)
 class TextHeads:
     """The texts of a study, and the heads that it looks at on each.
@@ -96,13 +58,11 @@ class TextHeads:
         lens: The model.
         items: The texts.
         chosen: The heads.
-        parts: The parts of the study: by default a head on a text each.
     """
 
     lens: Lens
     items: Sequence[Item]
     chosen: Sequence[tuple[Site, int]] = ()
-    parts: Sequence[Places] = ()
 
     @classmethod
     def of(
@@ -114,10 +74,8 @@ class TextHeads:
             InputError: If the model lacks one of them.
             UnsupportedModelError: If the model's attention cannot be captured faithfully.
         """
-        chosen = list(chosen_heads(lens.sites(items[0]), settings.layers, settings.heads, kind))
-        heads = cls(lens, items, chosen)
-        parts = PartsByText(len(items), lambda text: [[place] for place in heads.places(text)])
-        return replace(heads, parts=parts)
+        sites = lens.sites(items[0])
+        return cls(lens, items, list(chosen_heads(sites, settings.layers, settings.heads, kind)))
 
     def places(self, text: int) -> list[Place]:
         """Return the heads on a text."""
@@ -208,51 +166,32 @@ class HeadStudy(TextStudy[S, R]):
 
     def sizes(self) -> Sequence[int]:
         """Return one head for each part."""
-        return [1] * len(self.heads.parts)
+        return [1] * len(self.items) * len(self.heads.chosen)
+
+    def place(self, part: int) -> Place:
+        """Return the head of a part, text after text."""
+        text, number = divmod(part, len(self.heads.chosen))
+        return Place(text, *self.heads.chosen[number])
 
 
 def joined(schema: Mapping[str, Columns], outputs: Iterable[Output]) -> Output:
     """Return several outputs of a part as one, with all tables also where there are none."""
-    outputs = list(outputs)
-    tables = {
-        name: pl.concat(
-            [pl.DataFrame(schema=pl.Schema(columns)), *(one.tables[name] for one in outputs)]
-        )
-        for name, columns in schema.items()
-    }
-    matrices = {name: tensor for one in outputs for name, tensor in one.matrices.items()}
-    return Output(
-        tables, matrices, {text: names for one in outputs for text, names in one.tokens.items()}
-    )
+    tables = {name: pl.DataFrame(schema=pl.Schema(columns)) for name, columns in schema.items()}
+    return Output.joined([Output(tables), *outputs])
 
 
 def check_asked(items: Sequence[Item], asked: Sequence[int | str] | None) -> None:
-    """Check that texts have the rows that are asked for; a warning names the texts that have none of them.
+    """Check that some text has each of the rows that are asked for.
 
     Raises:
         InputError: For a token or position that no text has.
     """
-    if not asked:
+    texts = [list(filter(None, item.tokens.values())) for item in items] if asked else []
+    if not all(texts):  # an image's positions show only in the model
         return
-    known: set[int | str] = set()
-    without = []
-    for text, item in enumerate(items):
-        sequences = item.tokens.values()
-        if not any(sequences):  # an image's positions show only in the model
-            return
-        own = {one for one in asked if any(asked_places(names, [one]) for names in sequences)}
-        known |= own
-        if not own:
-            without.append(str(text))
-    for one in asked:
-        if one not in known:
-            named_places(next(iter(items[0].tokens.values())), one, 0)  # says what there is
-    if without:
-        warnings.warn(
-            f"of {len(without):,} of {len(items):,} texts no row is looked at, for lack of "
-            f"{' and '.join(map(repr, asked))}: text {shortened(', '.join(without), _LISTED)}.",
-            stacklevel=2,
-        )
+    for one in asked or ():
+        if not any(asked_places(names, [one]) for sequences in texts for names in sequences):
+            named_places(texts[0][0], one, 0)  # says what there is
 
 
 def asked_places(names: Sequence[str], asked: Iterable[int | str]) -> list[int]:

@@ -36,7 +36,6 @@ def test_put_back_they_change_nothing_though_they_lie_far_away(whole, bundled):
     lengths = [item.length for item in bundled.read(TEXTS)]
     assert all(40 <= length <= 120 for length in lengths)
     assert dict(whole.table.schema) == Alternatives.schema["table"]
-    assert dict(whole.changes.schema) == Alternatives.schema["changes"]
     far = whole.table.filter(pl.col("alternative") == "far")
     assert len(far) == 3 * len(LAYERS)
     assert far["hidden_change"].max() < 1e-4
@@ -63,14 +62,6 @@ def test_the_bound_of_a_small_head_is_one_minus_its_certain_mass():
     assert 0.01 < far["mean_total_variation"] <= far["largest_total_variation"] < 1
     assert far["mean_total_variation"] <= far["distance_bound"] + 1e-9
     assert table.filter(pl.col("alternative") != "far")["distance_bound"].is_null().all()
-
-
-def test_states_before_the_head_do_not_move(whole):
-    changes = whole.changes
-    assert (changes.filter(pl.col("state_layer") <= pl.col("layer"))["largest_change"] == 0).all()
-    final = changes.filter((pl.col("state_layer") == 6) & (pl.col("alternative") == "far"))
-    far = whole.table.filter(pl.col("alternative") == "far")
-    assert final["relative_change"].to_list() == far["hidden_change"].to_list()
 
 
 def test_matrices_are_distributions_with_the_same_output(whole, bundled):

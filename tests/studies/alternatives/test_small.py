@@ -17,7 +17,7 @@ from identilens.models.reading import read_head
 from identilens.models.substitution import ModelRun
 from identilens.models.tying import group_parameters
 from identilens.studies.alternatives.groups import made
-from identilens.studies.alternatives.study import compare_runs
+from identilens.studies.alternatives.study import put_back
 
 
 @pytest.fixture(scope="module")
@@ -35,22 +35,18 @@ def grouped():
     return lens, item, head
 
 
-def test_runs_are_compared_state_by_state():
-    """Changes of an entry, and of a position's vector as a share of its norm."""
+def test_runs_are_compared_by_the_final_state_logits_and_loss():
+    """Changes of a position's vector as a share of its norm."""
     before = torch.tensor([[[3.0, 4.0], [0.0, 1.0]], [[1.0, 0.0], [0.0, 2.0]]])
     after = before.clone()
     after[1, 1] = torch.tensor([0.5, 2.0])
     plain = ModelRun({"encoder": before}, torch.tensor([[2.0, 0.0]]), 0.5)
     changed = ModelRun({"encoder": after}, torch.tensor([[2.0, 1.0]]), 0.25)
-    found = compare_runs(plain, changed)
-    assert (found.hidden, found.logits, found.loss) == (0.25, 0.5, 0.25)
-    assert [tuple(row.values()) for row in found.rows] == [
-        ("encoder", 0, 0.0, 0.0), ("encoder", 1, 0.5, 0.25), ("logits", None, 1.0, 0.5), ("loss", None, 0.25, 0.5),
-    ]  # fmt: skip
+    assert [*put_back(plain, changed).values()] == [0.25, 0.5, 0.25]
     without = ModelRun(changed.hidden_states, None, None)
     for runs in ((plain, without), (without, plain)):
-        found = compare_runs(*runs)
-        assert (found.logits, found.loss, len(found.rows)) == (None, None, 2)
+        assert [*put_back(*runs).values()][1:] == [None, None]
+    assert [*put_back(plain, None).values()] == [None] * 3
 
 
 def test_the_model_computes_what_the_parameters_of_all_heads_of_a_group_make(grouped):
@@ -60,7 +56,7 @@ def test_the_model_computes_what_the_parameters_of_all_heads_of_a_group_make(gro
         plain = lens.substitute({}, item)
     assert_close(parameters.weights, found.weights, atol=1e-10, rtol=0)
     assert 0.01 <= float((found.weights - head.attention).abs().sum(-1).mean()) / 2 < 0.011
-    assert compare_runs(plain, run).hidden < 1e-12
+    assert put_back(plain, run)["hidden_change"] < 1e-12
     assert (found.name, parameters.name) == ("realisable", "parameters")
     assert found.dimension == found.formula == parameters.dimension == parameters.formula > 0
     assert parameters.queries is parameters.keys is None
@@ -190,9 +186,7 @@ def test_other_parameters_change_the_attention_and_not_the_model(family, kind, c
     assert_close(parameters.weights, found.weights, atol=1e-10, rtol=0)
     assert 0.0099 < float((found.weights - head.attention).abs().sum(-1).mean()) / 2 < 0.0103
     assert head.output_error(found.weights) < 1e-12
-    changes = compare_runs(plain, run)
-    assert changes.hidden < 1e-12
-    assert max(row["relative_change"] for row in changes.rows if row["state"] != "loss") < 1e-12
+    assert put_back(plain, run)["hidden_change"] < 1e-12
     assert min(parameters.moved.values()) > 1e-4
     if head.group > 1:
         assert (
@@ -231,4 +225,4 @@ def test_norms_in_float32_do_not_round_the_search(family):
     assert found.dimension > 0
     assert "stopped" not in found.note
     assert head.output_error(parameters.weights) < 1e-5
-    assert compare_runs(lens.substitute({}, item), run).hidden < 1e-4
+    assert put_back(lens.substitute({}, item), run)["hidden_change"] < 1e-4

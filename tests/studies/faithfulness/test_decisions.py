@@ -1,7 +1,6 @@
 """What decisions need; explanations of them tested by taking tokens out."""
 
 from math import ceil
-from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -12,10 +11,9 @@ import identilens as idl
 from helpers.heads import seeded
 from helpers.zoo import classifier, ids
 from identilens.errors import InputError, SettingError
-from identilens.models.linearise import HiddenMap
 from identilens.models.rollouts import final_rollouts
 from identilens.studies.faithfulness import decisions
-from identilens.studies.faithfulness.decisions import decide, explanations
+from identilens.studies.faithfulness.decisions import decide
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 CLASSES = dict(enumerate(("bad", "mixed", "good")))
@@ -117,8 +115,6 @@ def test_a_decision_is_named_as_the_model_names_it_and_another_one_can_be_asked_
     assert other.needed["probability"][0] == pytest.approx(min(whole))
     with pytest.raises(SettingError, match="classes"):
         decided(lens, [text], "terrible")
-    with pytest.raises(SettingError, match="with a decision"):
-        idl.faithfulness(lens, [text], attribution=True)
     with pytest.raises(InputError, match="classifies texts, or predicts"):
         decided(idl.Lens(lens.body), [text])
 
@@ -171,50 +167,3 @@ def test_sets_run_together_as_alone_and_padding_changes_nothing(lens):
     left = {"input_ids": wide, "attention_mask": (torch.arange(12) > 2).long().expand(2, -1)}
     together = decided(lens, left).table
     assert_frame_equal(together.filter(text=0), alone, abs_tol=1e-9)
-
-
-def test_attributions_are_of_the_logit_and_whole_tokens(monkeypatch):
-    """What captum is asked for, on the logit of the answer at the last position."""
-    lens, asked = classifier("gpt2", "CausalLM"), []
-
-    class Method:
-        def __init__(self, score):
-            self.score = score
-
-        def attribute(self, given, **options):
-            asked.append((given.requires_grad, options, self.score(given).item()))
-            return torch.ones_like(given)
-
-    methods = dict.fromkeys(("InputXGradient", "IntegratedGradients", "Occlusion"), Method)
-    monkeypatch.setattr(decisions, "captum", lambda: SimpleNamespace(**methods))
-    decision = decision_on(lens, ids(7))
-    found = explanations(decision, 0, True)
-    assert list(found)[-3:] == ["gradient_input", "integrated_gradients", "occlusion"]
-    size = lens.model.config.hidden_size
-    assert found["occlusion"].tolist() == [size] * 6
-    assert [options for _, options, _ in asked] == [
-        {}, {"n_steps": 16, "internal_batch_size": 1}, {"sliding_window_shapes": (1, size)},
-    ]  # fmt: skip
-    assert asked[0][0]
-    states = HiddenMap(lens, lens.read([ids(7)])[0], whole=True)
-    with torch.no_grad():
-        logit = float(states.run(states.inputs).logits[0, -1, decision.labels[0]])
-    assert [score for *_, score in asked] == pytest.approx([logit] * 3, abs=1e-6)
-
-
-def test_occlusion_by_captum_is_what_the_logit_loses_without_a_token(lens):
-    pytest.importorskip("captum", reason="install identilens[faithfulness]")
-    decision = decision_on(lens, ids(7))
-    found = explanations(decision, 0, True)["occlusion"]
-    inputs = lens.body.embeddings(torch.tensor([ids(7)])).detach()
-    for token in range(7):
-        zeroed = inputs.clone()
-        zeroed[0, token] = 0
-        drop = [
-            lens.model.classifier(lens.body.pooler(lens.body.encoder(one).last_hidden_state))[
-                0, decision.labels[0]
-            ]
-            for one in (inputs, zeroed)
-        ]
-        lost = inputs.shape[2] * (drop[0] - drop[1]).item()
-        assert float(found[token]) == pytest.approx(lost, abs=1e-4)

@@ -84,11 +84,6 @@ def test_a_tracked_token_is_kept_with_the_run(lens, tmp_path):
     found = mixing(lens, [text], method="exact", rollouts=False, track="7", out=tmp_path / "run")
     assert found.tracked.rows() == [(0, 2)]
     assert Mixing.load(tmp_path / "run").tracked.rows() == [(0, 2)]
-    title, frame = list(found.overview().items())[1]
-    assert title == "What '7' (text 0, position 2) takes from each token, per cent, by layer"
-    assert frame["token"].to_list() == ["5", "6", "7", "8"]
-    takes = found.table.filter(hidden=2, layer=1)["contribution"]
-    assert frame["1"].to_list() == [round(100 * one, 1) for one in takes]
     with pytest.raises(InputError, match="99"):
         MixingStudy(lens, [text], MixingSettings(track="99"))
 

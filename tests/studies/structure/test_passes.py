@@ -64,11 +64,10 @@ def test_each_text_against_r_by_plain_projectors(found, heads):
         }
         assert {name: row[name] for name in expected} == pytest.approx(expected, abs=1e-9)
         assert row["row_sum_error"] < 1e-9
-    spectrum = found.spectrum.filter(head=1)
-    assert spectrum["visibility"].to_list() == pytest.approx(values.flip(0).tolist())
-    energy = torch.stack([one @ one.mT / one.square().sum() for one in T]).mean(0)
-    shares = torch.linalg.eigvalsh(energy).flip(0).clamp_min(0)
-    assert spectrum["energy"].to_list() == pytest.approx(shares.tolist(), abs=1e-9)
+    shares = values.flip(0).cumsum(0) / values.sum()
+    [row] = found.table.filter(head=1).to_dicts()
+    assert row["dim_half"] == int((values > 0.5).sum())
+    assert row["dim_95"] == 1 + int((shares < 0.95).sum())
     assert found.growth.filter(head=1)["texts"].to_list() == [1, 2, 3, 4, 5, 6]
 
 

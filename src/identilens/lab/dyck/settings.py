@@ -7,7 +7,6 @@ from annotated_types import Ge
 
 from identilens.errors import SettingError
 from identilens.runs.settings import (
-    LIST,
     NOT_RECORDED,
     AboveZero,
     Numbers,
@@ -79,17 +78,14 @@ class Measuring(Settings):
 
     sequences: Positive = 1000
     long_sequences: Positive = 100
-    lengths: Annotated[tuple[int, int], LIST] = LONG
+    lengths: Annotated[Numbers, Ge(2)] = LONG
     head_sequences: Positive = 100
     draws: Positive = 3
 
     def check(self) -> None:
-        """Check that the shorter length is first."""
+        """Keep the shortest and the longest length."""
         super().check()
-        if not 2 <= self.lengths[0] <= self.lengths[1]:
-            raise SettingError(
-                "lengths", "as two ends such as 400-500, the shorter first", self.lengths
-            )
+        object.__setattr__(self, "lengths", (min(self.lengths), max(self.lengths)))
 
 
 @dataclass(frozen=True)

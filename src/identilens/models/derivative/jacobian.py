@@ -74,7 +74,7 @@ def chunk_size(
         needed = reserved + int(peaks[0] / _USED) + 1
         raise InputError(
             f"memory_budget={budget} bytes is too small: one {what} of this text needs {needed} bytes. "
-            "Raise memory_budget (--memory-budget) to that, or cut the text with max_length (--max-length)."
+            "Raise memory_budget to that, or cut the text with max_length (--max-length)."
         )
     return min(chunk, count)
 

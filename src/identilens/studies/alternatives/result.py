@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import polars as pl
 
-from identilens.charts.kit import Charts, lines
 from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
@@ -13,8 +12,6 @@ from identilens.runs.tables import HEAD
 from identilens.studies.alternatives import views
 from identilens.studies.outcomes import normed_heads
 from identilens.studies.settings import UNITS
-
-_ALTERNATIVE = {**HEAD, "alternative": pl.String}
 
 ANSWER = {
     "query": pl.Int64,
@@ -66,10 +63,6 @@ Of each map only these rows are looked at, and change: {queries}.
 The page has as many maps as fit; those of chosen rows (--queries) and of long texts are not saved.
 {normed}
 """
-_CHANGES = """\
-Largest change of a token's hidden state as a share of its length, after each layer (0: embeddings), over all heads. \
-Rounding alone changes it by about 1e-6 in single precision, and by about 1e-2 in half precision.
-"""
 _SHOWN = (
     "text",
     "layer",
@@ -96,7 +89,6 @@ class Alternatives(Result):
     Attributes:
         table: One row for each text, head and alternative; ``n_query`` is the number of rows, those alone that
             ``queries`` names where the head's output stays.
-        changes: What each alternative, put back into the model, changed in each hidden state, the logits and the loss.
         matrices: ``text{t}.layer{l}.head{h}.{kind}.{raw|effective|alternative_<name>}``, with
             ``queries_<name>`` and ``keys_<name>`` for those that queries and keys were found for.
 
@@ -104,16 +96,16 @@ class Alternatives(Result):
         >>> import identilens as idl
         >>> lens = idl.load("bundled")
         >>> result = idl.alternatives(lens, idl.examples()[0], layers=3, heads=5)
-        >>> result.changes.columns
-        ['text', 'layer', 'head', 'kind', 'alternative', 'state', 'state_layer', 'largest_change',
-        'relative_change']
+        >>> result.table["alternative"].to_list(), result.table["hidden_change"].max() < 1e-5
+        (['sampled', 'far', 'maximum_entropy'], True)
     """
 
     analysis: ClassVar = "alternatives"
     title: ClassVar = "Alternatives to attention weights"
     schema: ClassVar = {
         "table": {
-            **_ALTERNATIVE,
+            **HEAD,
+            "alternative": pl.String,
             "n_query": pl.Int64,
             "n_key": pl.Int64,
             "d_k": pl.Int64,
@@ -132,42 +124,20 @@ class Alternatives(Result):
             **ANSWER,
             "note": pl.String,
         },
-        "changes": {
-            **_ALTERNATIVE,
-            "state": pl.String,
-            "state_layer": pl.Int64,
-            "largest_change": pl.Float64,
-            "relative_change": pl.Float64,
-        },
     }
-    keys: ClassVar = {"table": [*_ALTERNATIVE], "changes": [*_ALTERNATIVE, "state", "state_layer"]}
-
     words: ClassVar = {
         "mean_total_variation": "Distance: mean total variation distance from the weights",
         "distance_bound": "None beyond: no alternative is farther",
         "distance_bound_bfloat16": "None beyond, bfloat16: the same up to a rounding of the outputs",
         "output_error": "Relative change of the output",
         "hidden_change": "Relative change of the final hidden state",
-        "state_layer": "Hidden state",
-        "relative_change": "Relative change",
     }
     views: ClassVar = {
         "alternatives": View(
             title="What else the attention could have been", text=_MAPS, maps="viewer_maps"
         ),
-        "changes_by_state": View(
-            lines,
-            ("state_layer", "relative_change", "alternative"),
-            title="Largest change of each hidden state over all heads",
-            text=_CHANGES,
-            table="largest_changes",
-            choices=("state",),
-            look={"log_y": True, "y_format": ".0e"},
-        ),
         "numbers": View(title="All alternatives in numbers", table="brief", listed=True),
     }
-
-    changes: pl.DataFrame
 
     @property
     def found(self) -> pl.DataFrame:
@@ -177,13 +147,6 @@ class Alternatives(Result):
     def brief(self) -> pl.DataFrame:
         """Return distances and changes by alternative, and what readers must know of those with a note."""
         return self.table.select(_SHOWN)
-
-    def largest_changes(self) -> pl.DataFrame:
-        """Return the largest relative change of each hidden state over all heads, by alternative."""
-        states = self.changes.drop_nulls("state_layer")
-        by = ["alternative", "state", "state_layer"]
-        groups = states.group_by(by, maintain_order=True)
-        return groups.agg(pl.col("relative_change").max())
 
     def summary(self) -> Finding:
         """Return the finding: how many maps have alternatives, how far these go, and what the model makes of them."""
@@ -233,11 +196,6 @@ class Alternatives(Result):
             "queries": ", ".join(map(str, asked)) or None,
             "normed": normed,
         }
-
-    def charts(self) -> Charts:
-        """Return the charts of the report, and for print ``maps_...`` of the farthest alternatives."""
-        printed = views.printed_maps(self.found, self.matrices, self.tokens)
-        return super().charts() | printed
 
     def viewer_maps(self) -> list[TokenMap]:
         """Return raw, effective and alternative attention of the alternatives, as far as a page contains them."""

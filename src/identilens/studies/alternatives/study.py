@@ -1,7 +1,6 @@
 """Alternatives of attention weights with the same output, each put back into the model."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain, groupby, product
 from typing import Any
 
@@ -27,7 +26,6 @@ from identilens.studies.alternatives.search import Found, alternatives_of, logit
 from identilens.studies.alternatives.settings import AlternativeSettings
 from identilens.studies.heads import (
     HeadStudy,
-    PartsByText,
     Place,
     joined,
     named_places,
@@ -48,8 +46,8 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
     For each head: an alternative drawn uniformly from all (``sampled``); the farthest found (``far``), with an upper
     bound of the distance of any; and the most even one (``maximum_entropy``). On request also an alternative that other
     queries and keys give (``realisable``), and the weights that the model computes with parameters changed to give it
-    (``parameters``). Each is put back into the model. The changes of every hidden state, the logits and the loss are
-    measured. Derivations and limits: docs/alternatives.md.
+    (``parameters``). Each is put back into the model. The changes of the final hidden state, the logits and the
+    loss are measured. Derivations and limits: docs/alternatives.md.
 
     Args:
         lens: The model.
@@ -89,14 +87,15 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         # Of the current text: the run with the model's own weights, and the answer.
         self._plain: dict[int, ModelRun] = {}
         self._answers: dict[int, Answer] = {}
-        if settings.together or settings.outcome == "layer":
-            heads = self.heads
-            parts = PartsByText(len(heads.items), lambda text: [heads.places(text)])
-            self.heads = replace(heads, parts=parts)
+        self._whole = settings.together or settings.outcome == "layer"
+
+    def sizes(self) -> Sequence[int]:
+        """Return one head for each part, or one text where rows of several heads change together."""
+        return [1] * len(self.items) if self._whole else super().sizes()
 
     def run(self, part: int) -> Output:
         """Return the rows and matrices of one head, or of all heads, on one text."""
-        places = self.heads.parts[part]
+        places = self.heads.places(part) if self._whole else [self.place(part)]
         if self.settings.outcome == "head":
             return joined(Alternatives.schema, map(self._same_output, places))
         groups: Iterable[Sequence[Place]] = [[place] for place in places]
@@ -120,15 +119,13 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
     def _tables(
         self, place: Place, head: Head, found: Iterable[tuple[Found, ModelRun | None]]
     ) -> Output:
-        rows, changes = [], []
+        rows = []
         whole = head.rows is None
         kept = {"raw": head.attention, "effective": head.effective} if whole else {}
         for alternative, run in found:
             if place.text not in self._plain:
                 item = self.heads.items[place.text]
                 self._plain = {place.text: self.lens.substitute({}, item)}
-            put = run and compare_runs(self._plain[place.text], run)
-            at = {**place.row, "alternative": alternative.name}
             weights = alternative.weights
             distance = None if weights is None else total_variation(head.attention, weights)
             if alternative.answer and distance is not None:
@@ -136,7 +133,8 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
             far = alternative.name == "far"
             rows.append(
                 {
-                    **at,
+                    **place.row,
+                    "alternative": alternative.name,
                     "n_query": len(head.queries if alternative.answer else head.attention),
                     "n_key": len(head.keys),
                     "d_k": head.d_k,
@@ -149,21 +147,14 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
                     "logit_rank": logit_rank(head, weights),
                     "dimension": alternative.dimension,
                     "formula": alternative.formula,
-                    "hidden_change": put and put.hidden,
-                    "logits_change": put and put.logits,
-                    "loss_change": put and put.loss,
+                    **put_back(self._plain[place.text], run),
                     **{name: alternative.answer.get(name) for name in ANSWER},
                     "note": alternative.note,
                 }
             )
-            changes += [{**at, **row} for row in (put.rows if put else ())]
             kept |= alternative.tensors() if whole else {}
-        tables = {"table": rows, "changes": changes}
         return Output(
-            {
-                name: table_of(columns, tables[name])
-                for name, columns in Alternatives.schema.items()
-            },
+            {"table": table_of(Alternatives.schema["table"], rows)},
             {place.key(name): tensor for name, tensor in kept.items()},
             {place.text: self.heads.tokens(head, place.text)},
         )
@@ -231,55 +222,30 @@ def bound(head: Head, tolerance: float) -> float:
     return float(1 - certain.mean())
 
 
-@dataclass(frozen=True)
-class PutBack:
-    """What putting weights into a model changed.
+_CHANGES = "hidden_change", "logits_change", "loss_change"
 
-    Attributes:
-        rows: For each hidden state (layer 0 is the embedding output), the logits and the loss: the largest absolute
-            change of an entry, and that of a position's vector as a share of its norm (for the loss, of the loss).
-        hidden: Relative change of the final hidden state.
-        logits: Relative change of the logits, None without a task head.
-        loss: Absolute change of the loss, None without one.
+
+def put_back(plain: ModelRun, changed: ModelRun | None) -> Row:
+    """Return what differs between a run with the model's own weights and another, by column; None where one lacks it.
+
+    The largest change of a position's final hidden state, and of its logits, as a share of its length; and that of the
+    loss.
     """
-
-    rows: list[Row]
-    hidden: float
-    logits: float | None
-    loss: float | None
-
-
-def compare_runs(plain: ModelRun, changed: ModelRun) -> PutBack:
-    """Return what differs between a run with the model's own weights and another on the same text."""
-    rows: list[Row] = []
-
-    def add(state: str, layer: int | None, largest: float, relative: float) -> float:
-        rows.append(
-            {
-                "state": state,
-                "state_layer": layer,
-                "largest_change": largest,
-                "relative_change": relative,
-            }
-        )
-        return relative
-
-    hidden, logits, loss = torch.nan, None, None
-    for sequence, states in plain.hidden_states.items():
-        others = changed.hidden_states[sequence]
-        for layer, (before, after) in enumerate(zip(states, others, strict=True)):
-            hidden = add(sequence, layer, *_distance(before, after))
+    row: Row = dict.fromkeys(_CHANGES)
+    if changed is None:
+        return row
+    sequence = [*plain.hidden_states][-1]
+    states = [run.hidden_states[sequence][-1] for run in (plain, changed)]
+    row["hidden_change"] = _relative(*states)
     if plain.logits is not None and changed.logits is not None:
-        logits = add("logits", None, *_distance(plain.logits, changed.logits))
+        row["logits_change"] = _relative(plain.logits, changed.logits)
     if plain.loss is not None and changed.loss is not None:
-        loss = abs(changed.loss - plain.loss)
-        add("loss", None, loss, loss / max(abs(plain.loss), 1e-12))
-    return PutBack(rows, hidden, logits, loss)
+        row["loss_change"] = abs(changed.loss - plain.loss)
+    return row
 
 
-def _distance(
-    before: Float[Tensor, "*rows d"], after: Float[Tensor, "*rows d"]
-) -> tuple[float, float]:
-    before, move = wide(before), wide(after) - wide(before)
-    sizes = torch.linalg.vector_norm(before, dim=-1).clamp_min(1e-12)
-    return float(move.abs().max()), float((torch.linalg.vector_norm(move, dim=-1) / sizes).max())
+def _relative(before: Float[Tensor, "*rows d"], after: Float[Tensor, "*rows d"]) -> float:
+    sizes, moves = (
+        torch.linalg.vector_norm(one, dim=-1) for one in (wide(before), wide(after) - wide(before))
+    )
+    return float((moves / sizes.clamp_min(1e-12)).max())

@@ -6,18 +6,12 @@ from collections.abc import Mapping
 import polars as pl
 from torch import Tensor
 
-from identilens.charts.cells import token_map
-from identilens.charts.encoding import AnyChart
 from identilens.charts.labels import said
 from identilens.charts.packing import BITS
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, map_characters
 from identilens.runs.matrices import MatrixKey, Tokens
 from identilens.runs.tables import Row
-from identilens.studies.head_views import (
-    axis_tokens,
-    file_name,
-    head_name,
-)
+from identilens.studies.head_views import axis_tokens
 
 TITLES = {
     "sampled": "drawn evenly",
@@ -36,12 +30,6 @@ def title_of(alternative: str) -> str:
     """Return what an alternative is called; one that keeps an answer or a layer's output is named by aim and row."""
     return TITLES.get(alternative, re.sub(*_SAME_ANSWER, alternative))
 
-
-MOST_MAPS = 24
-"""Maps drawn for print: those of the largest distance."""
-
-LARGEST_PRINTED = 128
-"""Largest number of tokens of one."""
 
 _WORDS = 2_000
 """Characters of a page that the words about a map and its tokens take."""
@@ -70,26 +58,6 @@ def viewer_maps(
         if left >= 0 and (layers := _layers(row, matrices)):
             maps.append(_viewer_map(row, layers, tokens.get(row["text"], {})))
     return maps
-
-
-def printed_maps(
-    alternatives: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]
-) -> dict[str, AnyChart]:
-    """Return raw, effective and alternative attention of the alternatives that lie farthest away."""
-    charts = {}
-    small = alternatives.filter(pl.max_horizontal("n_query", "n_key") <= LARGEST_PRINTED)
-    farthest = small.sort("mean_total_variation", descending=True).head(MOST_MAPS)
-    for row in farthest.iter_rows(named=True):
-        change = f"final hidden state changed by {row['hidden_change']:.0e}"
-        layers = {name.capitalize(): matrix for name, matrix in _layers(row, matrices).items()}
-        if not layers:
-            continue
-        charts[f"maps_{file_name(row)}_{row['alternative']}"] = token_map(
-            layers,
-            *axis_tokens(tokens.get(row["text"], {}), row),
-            f"{head_name(row).capitalize()}: {title_of(row['alternative'])}, {change}",
-        )
-    return charts
 
 
 def _viewer_map(row: Row, layers: dict[str, Tensor], tokens: Tokens) -> TokenMap:

@@ -11,7 +11,7 @@ from identilens.charts.views import View
 from identilens.models.chats import REST, SINK, SO_FAR, TEMPLATE
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import integers
-from identilens.studies.certify.functionals import CLAIMS, PLACE
+from identilens.studies.certify.functionals import CLAIMS
 from identilens.studies.drawn import mean_of_rows
 from identilens.studies.head_views import marked_line
 from identilens.studies.outcomes import WITHOUT, exactness, segment_needs
@@ -78,10 +78,6 @@ class Answers(Result):
             "probability": pl.Float64,
         },
         "needed": WITHOUT,
-    }
-    keys: ClassVar = {
-        "table": [*PLACE, "functional"],
-        "positions": ["text", "position"],
     }
     words: ClassVar = {
         "value": "Attention: mean share of the attention of rows",

@@ -1,4 +1,4 @@
-"""The attention maps that an audit kept: those that fit into a page, the telling ones for print, and certificates."""
+"""The attention maps that an audit kept: those that fit into a page, what a page says of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -7,8 +7,6 @@ from typing import Literal
 import polars as pl
 from torch import Tensor
 
-from identilens.charts.cells import token_map
-from identilens.charts.kit import Charts
 from identilens.charts.labels import said, shortened, visible_text
 from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace
 from identilens.charts.viewer import TokenMap
@@ -21,7 +19,7 @@ from identilens.studies.certify.rows import (
     FLOOR,
     VERDICTS,
 )
-from identilens.studies.head_views import axis_tokens, head_name, size_in_words
+from identilens.studies.head_views import axis_tokens, size_in_words
 from identilens.studies.outcomes import WITHIN
 
 PAGE_BUDGET = 7_000_000
@@ -34,10 +32,6 @@ RULES = {
     "verdicts": list(zip(SIGNS, VERDICTS, strict=True)),
 }
 """Rules of the verdicts that a page gives on the weights of a row."""
-
-MOST_PRINTED, LARGEST_PRINTED = 24, 256
-"""Maps that are drawn for print, and the largest number of tokens of one."""
-
 
 _FACTS = """\
 {size}
@@ -78,26 +72,6 @@ def page_maps(
     return [
         _page_map(row, matrices, tokens.get(row["text"], {})) for row in shown.iter_rows(named=True)
     ]
-
-
-def printed_maps(kept: pl.DataFrame, matrices: Matrices, tokens: Mapping[int, Tokens]) -> Charts:
-    """Return, for each text and kind that was kept, the map with the largest null share (Fig. 6), by file name."""
-    small = kept.filter(pl.max_horizontal("n_query", "n_key") <= LARGEST_PRINTED)
-    telling = small.sort("null_share", descending=True, maintain_order=True)
-    telling = telling.unique(["text", "kind"], keep="first", maintain_order=True).head(MOST_PRINTED)
-    several = kept["kind"].n_unique() > 1
-    charts: Charts = {}
-    for row in telling.sort("text", maintain_order=True).iter_rows(named=True):
-        raw, effective = _parts(row, matrices)
-        queries, keys = axis_tokens(tokens.get(row["text"], {}), row)
-        end = f"_{row['kind']}" if several else ""
-        charts[f"maps_text{row['text']}_layer{row['layer']}_head{row['head']}{end}"] = token_map(
-            {"Raw": raw, "Effective": effective, "Null (no effect)": raw - effective},
-            queries,
-            keys,
-            f"{head_name(row).capitalize()}: null share {row['null_share']:.2f}",
-        )
-    return charts
 
 
 def _page_map(row: Row, matrices: Matrices, tokens: Tokens) -> TokenMap:

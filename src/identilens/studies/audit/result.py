@@ -7,7 +7,7 @@ from typing import ClassVar
 import polars as pl
 
 from identilens.charts.cells import heat
-from identilens.charts.kit import Charts, lines, scatter
+from identilens.charts.kit import lines, scatter
 from identilens.charts.notebook import MapView
 from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
@@ -27,7 +27,6 @@ from identilens.studies.audit.maps import (
     fitting_maps,
     kept_maps,
     page_maps,
-    printed_maps,
 )
 from identilens.studies.outcomes import normed_heads
 
@@ -368,11 +367,6 @@ class Audit(Result):
             "normed": normed,
             "gated": "before the gate" if model.get("gated_heads") and not normed else None,
         }
-
-    def charts(self) -> Charts:
-        """Return the charts of the report, and for print a telling map of each text: ``maps_text<t>_...`` (Fig. 6)."""
-        kept = kept_maps(self.table, self.matrices)
-        return super().charts() | printed_maps(kept, self.matrices, self.tokens)
 
     def report_maps(self) -> list[TokenMap]:
         """Return the maps that a report shows: those that fit, and means over blocks of long texts."""

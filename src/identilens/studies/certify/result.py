@@ -100,7 +100,6 @@ class Certainty(Result):
     analysis: ClassVar = "certify"
     title: ClassVar = "What is certain of each attention weight"
     schema: ClassVar = SCHEMA
-    keys: ClassVar = {"table": [*PLACE, "functional"], "rows": PLACE}
     words: ClassVar = {
         "value": "Value: attention, or what a functional has of it",
         "lo": "Lo: proven least value in any alternative",

@@ -30,7 +30,7 @@ from identilens.studies.certify.result import Certainty
 from identilens.studies.certify.rows import SCHEMA, certified_rows
 from identilens.studies.certify.settings import CertifySettings
 from identilens.studies.head_views import head_name
-from identilens.studies.heads import HeadStudy, PartsByText, Place
+from identilens.studies.heads import HeadStudy, Place
 from identilens.studies.outcomes import answer_in_words, asked_answer, kept_outcomes
 from identilens.studies.settings import UNITS, tolerances
 
@@ -88,7 +88,7 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
 
     def __init__(self, lens: Lens, texts: Any, settings: CertifySettings) -> None:
         super().__init__(lens, texts, settings)
-        self.parts = PartsByText(len(self.heads.items), self._parts_of)
+        self.parts = [part for text in range(len(self.items)) for part in self._parts_of(text)]
         if not self.parts:
             raise SettingError("queries", "to be rows of the chosen heads", settings.queries)
         self._claims = read_claims(settings.claim, settings.pattern, settings.segment)

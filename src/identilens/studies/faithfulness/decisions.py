@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from itertools import compress, groupby
 from math import ceil
 from typing import Any
@@ -40,9 +39,6 @@ KEPT = 0.9
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 """Shares of the tokens that are removed or kept (DeYoung et al. 2020, section 4.2)."""
-
-STEPS = 16
-"""Steps of integrated gradients."""
 
 Labels = tuple[int, ...]
 """An answer by number: a class, or the tokens that follow a text."""
@@ -176,9 +172,7 @@ def _only(item: Item, kept: list[bool]) -> Item:
     return Item(tensors, names)
 
 
-def explanations(
-    decision: Decision, seed: int, attribution: bool
-) -> dict[str, Float[Tensor, " token"]]:
+def explanations(decision: Decision, seed: int) -> dict[str, Float[Tensor, " token"]]:
     """Return the explanations of the decision by the removable tokens, by name.
 
     Explanations of final states are averaged over the positions, by how much the logit depends on each: the norm of its
@@ -209,35 +203,7 @@ def explanations(
         norms = output_norms(final, states.inputs, position, probes=probes, seed=seed)
         shares = contributions(norms.squares, norms.variances).shares[0]
         scores["hta"] += reading[position] * shares.detach().cpu().double()
-    if attribution:
-        inputs = states.inputs[None].clone().requires_grad_()
-        logits = lambda batch: torch.stack([logit(states.run(one)) for one in batch])  # noqa: E731
-        ways = {
-            "gradient_input": ("InputXGradient", {}),
-            "integrated_gradients": (
-                "IntegratedGradients",
-                {"n_steps": STEPS, "internal_batch_size": 1},
-            ),
-            "occlusion": ("Occlusion", {"sliding_window_shapes": (1, inputs.shape[2])}),
-        }
-        for name, (method, options) in ways.items():
-            attributed = getattr(captum(), method)(logits).attribute(inputs, **options)
-            scores[name] = attributed[0].sum(-1).detach().cpu()
     return {name: shares[decision.removable].double() for name, shares in scores.items()}
-
-
-def captum() -> Any:
-    """Return captum's attribution methods.
-
-    Raises:
-        InputError: If captum is not installed.
-    """
-    try:
-        return import_module("captum.attr")
-    except ImportError as error:
-        raise InputError(
-            "attribution needs captum. Run: pip install 'identilens[faithfulness]'"
-        ) from error
 
 
 def decision_scores(
@@ -245,7 +211,7 @@ def decision_scores(
 ) -> Iterator[Table]:
     """Yield the evaluation of the explanations of a decision: first tokens taken out, or kept alone."""
     seed = int(np.random.default_rng([settings.seed, text]).integers(2**31))
-    explained = explanations(decision, seed, settings.attribution)
+    explained = explanations(decision, seed)
     parts = len(decision.removable)
     # At least one token is removed, and at least one stays.
     sizes = [min(ceil(share * parts), parts - 1) for share in SHARES]

@@ -9,7 +9,7 @@ from typing import ClassVar
 import polars as pl
 import torch
 
-from identilens.charts.kit import intervals, scatter
+from identilens.charts.kit import intervals
 from identilens.charts.token_lines import Mark, MarkedToken, TokenLine
 from identilens.charts.views import View
 from identilens.measures.explanations.agreement import bootstrap_interval, permutation_p
@@ -56,12 +56,8 @@ groups, on a scale from the worst order (0) to the best (1) that a beam search f
 the mean lost probability without the first tokens (without), and the mean change of the probability with them alone \
 (alone).
 Intervals are 95 % bootstrap intervals over texts. Neither they nor p are corrected for the number of explanations.
-"""
-_STABLE = """\
-The explanation is computed again from other weights with the same head output, drawn evenly. Shown \
-is the rank correlation with the explanation of the model's own \
-weights. It is measured on these draws and proves nothing about other alternatives; intervals of weights (identilens \
-certify) hold for all.
+Stable is the rank correlation with the explanation of other weights with the same head output, drawn evenly. It \
+proves nothing about other alternatives; intervals of weights (identilens certify) hold for all.
 """
 _DECISIONS = """\
 Every token is taken out alone, and the model is run again: the number beside it is the change of the probability of \
@@ -147,14 +143,6 @@ class Faithfulness(Result):
             also=("low", "high", "random", "p"),
             choices=GROUP,
             listed=True,
-        ),
-        "plane": View(
-            scatter,
-            ("stable", "mean", "explanation"),
-            title="Score, and agreement over alternatives",
-            text=_STABLE,
-            table="faithful",
-            choices=GROUP,
         ),
     }
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from identilens.errors import SettingError
 from identilens.runs.settings import LIST, NonNegative, Numbers, Positive
 from identilens.studies.settings import KindSettings
 
@@ -26,8 +25,6 @@ class FaithfulnessSettings(KindSettings):
         searched: Number of keys from which the search for the best and the worst order chooses; at least the largest
             group.
         alternatives: Number of alternatives drawn of each row.
-        attribution: Among explanations of a decision gradient × input, integrated gradients and occlusion, which need
-            captum.
         seed: Seed of the random numbers.
     """
 
@@ -39,10 +36,4 @@ class FaithfulnessSettings(KindSettings):
     groups: Numbers = (1, 2, 4, 8)
     searched: Positive = 16
     alternatives: Positive = 4
-    attribution: bool = False
     seed: NonNegative = 0
-
-    def check(self) -> None:
-        """Check that attributions are asked of a decision."""
-        if self.attribution and self.decision is None:
-            raise SettingError("attribution", "to be left out, or with a decision", True)

@@ -1,5 +1,6 @@
 """The result of a mixing analysis: how much of each input token is in each hidden token, at every layer."""
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -10,24 +11,29 @@ from jaxtyping import Float
 
 from identilens.charts.cells import heat
 from identilens.charts.kit import BOX, Charts, bars, boxes, choose_present, lines
-from identilens.charts.viewer import TokenMap
+from identilens.charts.labels import visible_text
 from identilens.charts.views import View
 from identilens.errors import InputError
-from identilens.measures.mixing import track_token
+from identilens.measures import mixing as measures
+from identilens.measures.mixing.own import own_contributions
 from identilens.measures.mixing.tracking import find_token
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Tables, table_of
-from identilens.studies.mixing.series import Series
-from identilens.studies.mixing.single import (
-    Measure,
-    array_of,
-    drawn_tokens,
-    names_of,
-    token_maps,
-    token_rows,
-)
+from identilens.runs.tables import table_of
 from identilens.studies.mixing.tagging import TAG_COLUMNS
 
+CLASS_TOKENS = ("[CLS]", "<s>", "<cls>")
+SEPARATORS = ("[SEP]", "</s>", "<sep>")
+"""Names that tokenizers give to the token for the whole text, and to what stands between two texts."""
+
+NEAR = 20
+"""Positions to the left and to the right whose context is drawn."""
+
+Measure = Literal["contribution", "standard_error", "norm", "raw_rollout", "effective_rollout"]
+
+_INPUTS = 40
+"""Input tokens of a chart of single hidden tokens."""
+
+_SPECIAL = [*CLASS_TOKENS, *SEPARATORS]
 KIND = pl.Enum(["encoder", "decoder", "cross"])
 _ESTIMATES = ("standard_error", "margin", "norm", "raw_rollout", "effective_rollout")
 _PERCENT = ".1~%"
@@ -71,9 +77,8 @@ The first token stands for the whole text and for no word. What its hidden state
 texts, as a share of its context (Fig. 18), counted from itself or from the first separator.
 """
 _TOKEN = """\
-What one hidden state takes from input tokens, layer by layer (Fig. 19–25). The chart has the 40 tokens that \
-contribute most, at most; colours end at the largest context. The maps have every input token, rows are layers, of at \
-most 20 texts.
+What one hidden state takes from input tokens, layer by layer (Fig. 19–25): of at most 40, those that contribute \
+most; colours end at the largest context.
 """
 _SPEECH = """\
 Own contribution by part of speech (Fig. 26–37), in the order of the medians at the last layer. A sub-word takes the \
@@ -145,7 +150,7 @@ class Mixing(Result):
             ("layer",),
             title="Own contribution by layer",
             text=_OWN,
-            table="series.own",
+            table="own_boxes",
             also=BOX,
             look={"x_format": _PERCENT},
             listed=True,
@@ -155,7 +160,7 @@ class Mixing(Result):
             ("layer", "not_largest"),
             title="Tokens that are not their own largest contributor",
             text=_LARGEST,
-            table="series.own",
+            table="own_boxes",
             also=("tokens",),
             look={"y_format": _PERCENT},
         ),
@@ -164,7 +169,7 @@ class Mixing(Result):
             ("layer", "share", "group"),
             title="In which layer neighbours contribute most",
             text=_NEIGHBOURS,
-            table="series.neighbours",
+            table="neighbours",
             also=("mean",),
             look={"x_format": "d", "y_format": _PERCENT},
         ),
@@ -173,7 +178,7 @@ class Mixing(Result):
             ("offset", "share", "layer"),
             title="Context by relative position",
             text=_POSITIONS,
-            table="series.near",
+            table="near",
             also=("pairs",),
             look={"y_format": _PERCENT},
         ),
@@ -182,20 +187,18 @@ class Mixing(Result):
             ("offset", "share", "layer"),
             title="Context of the class token",
             text=_CLASS,
-            table="series.class_context",
+            table="class_context",
             also=("texts",),
             choices=("centre",),
             look={"points": False, "y_format": _PERCENT},
         ),
-        "token": View(
-            title="One token through the layers", text=_TOKEN, method="tracked_token", maps="maps"
-        ),
+        "token": View(title="One token through the layers", text=_TOKEN, method="tracked_token"),
         "part_of_speech": View(
             boxes,
             ("tag",),
             title="Own contribution by part of speech",
             text=_SPEECH,
-            table="series.speech",
+            table="speech",
             also=(*BOX, "tokens"),
             choices=("layer",),
             look={"x_format": _PERCENT},
@@ -207,14 +210,68 @@ class Mixing(Result):
     tracked: pl.DataFrame
 
     @cached_property
-    def series(self) -> Series:
-        """Aggregates over all texts, worked out when first asked for."""
-        return Series(self.table, self.token_names, self.tags)
+    def kinds(self) -> list[str]:
+        """Kinds of hidden states in the result, the source's first."""
+        return self.table["kind"].unique().sort().to_list()
+
+    @cached_property
+    def own_kinds(self) -> list[str]:
+        """Kinds that have a token of their own."""
+        return [kind for kind in self.kinds if kind != "cross"]
+
+    @cached_property
+    def _own_rows(self) -> pl.DataFrame:
+        """What each token contributes to its own hidden state."""
+        return own_contributions(self.table, self.token_names)
+
+    @cached_property
+    def own_boxes(self) -> pl.DataFrame:
+        """Boxes of own contributions with the share not their own largest (Fig. 3a, 3b)."""
+        return measures.box_statistics(self._own_rows)
+
+    @cached_property
+    def neighbours(self) -> pl.DataFrame:
+        """In which layer each group of neighbours contributes most (Fig. 4a)."""
+        return measures.neighbour_groups(self.table)
+
+    @cached_property
+    def positions(self) -> pl.DataFrame:
+        """Context by relative position at the first, middle and last layer (Fig. 4b)."""
+        return measures.by_relative_position(self.table)
+
+    @cached_property
+    def correlation(self) -> pl.DataFrame:
+        """Rollouts against contributions by layer; without rows where there are no rollouts."""
+        return measures.rollout_correlation(self.table.filter(pl.col("kind") != "cross"))
+
+    @cached_property
+    def speech(self) -> pl.DataFrame:
+        """Boxes by part of speech (Fig. 26–37): tags are those of the source; without rows where there are none."""
+        source = self._own_rows.filter(kind=self.own_kinds[0])
+        return measures.boxes_by_tag(source, self.tags) if len(self.tags) else pl.DataFrame()
+
+    @cached_property
+    def class_context(self) -> pl.DataFrame:
+        """What the class token takes from where, counted from itself or a separator, the ``centre`` (Fig. 18).
+
+        Without rows where no text opens with a class token.
+        """
+        hidden = self.token_names.filter(side="hidden", kind="encoder")
+        opening, occurring = set(hidden.filter(position=0)["token"]), set(hidden["token"])
+        frames = [pl.DataFrame()]
+        for token in [name for name in CLASS_TOKENS if name in opening][:1]:
+            for centre in [token, *[name for name in SEPARATORS if name in occurring][:1]]:
+                with suppress(InputError):  # No text contains both of them and something beside.
+                    frame = measures.context_of_token(self.table, self.token_names, token, centre)
+                    frames.append(frame.filter(kind="encoder").with_columns(centre=pl.lit(centre)))
+        return pl.concat(frames, how="diagonal")
 
     @property
-    def kinds(self) -> list[str]:
-        """Kinds of hidden states in the result."""
-        return self.series.kinds
+    def near(self) -> pl.DataFrame:
+        """Context by relative position up to `NEAR`, with an empty row for the own token, which is no context."""
+        near = self.positions.filter(pl.col("offset").abs() <= NEAR)
+        own = near.select("kind", "layer", offset=0).unique(maintain_order=True)
+        return pl.concat([near, own], how="diagonal_relaxed")
 
     def array(
         self, text: int, kind: str | None = None, measure: Measure = "contribution"
@@ -232,21 +289,23 @@ class Mixing(Result):
             raise InputError(
                 f"the result has no text {text}; it has the texts 0 to {self.table['text'].max()}. Texts count from 0."
             )
-        return array_of(rows, measure)
+        shape = [rows[name].n_unique() for name in ("layer", "hidden", "input")]
+        return rows[measure].to_numpy().reshape(shape)
 
     def names(
         self, text: int, kind: str | None = None, side: Literal["hidden", "input"] = "hidden"
     ) -> list[str]:
         """Return the tokens at one text's hidden or input positions."""
-        return names_of(self.token_names, text, self._kind(kind), side)
+        rows = self.token_names.filter(text=text, kind=self._kind(kind), side=side)
+        return rows.sort("position")["token"].to_list()
 
     def own(self) -> pl.DataFrame:
         """Return what each token contributes to its own hidden state; see `own_contributions`."""
-        return self.series.own_rows
+        return self._own_rows
 
     def by_layer(self) -> pl.DataFrame:
         """Return the median own contribution (Brunner Fig. 3a) and the share not their own largest (3b) a layer."""
-        return self.series.own.select(
+        return self.own_boxes.select(
             "kind", "layer", pl.col("median").alias("median_own"), "not_largest", "tokens"
         )
 
@@ -265,12 +324,12 @@ class Mixing(Result):
 
     def summary(self) -> Finding:
         """Return how much of a token is still itself, where context comes from, what attention alone would say."""
-        kind, settings = self.series.own_kinds[0], self.provenance["settings"]
+        kind, settings = self.own_kinds[0], self.provenance["settings"]
         share = (pl.col("standard_error") / pl.col("contribution")).median()
         error = self.table.filter(pl.col("contribution") > 0).select(share).item()
         own, beside, rollouts = (
             frame.filter(kind=kind).sort("layer")
-            for frame in (self.series.own, self.series.positions, self.series.correlation)
+            for frame in (self.own_boxes, self.positions, self.correlation)
         )
         next_to = beside.filter(pl.col("offset").abs() == 1)
         shares = next_to.group_by("layer", maintain_order=True).agg(pl.col("share").sum())["share"]
@@ -292,23 +351,10 @@ class Mixing(Result):
             **dict(known.select("rollout", "pearson").iter_rows()),
         )
 
-    def overview(self) -> Tables:
-        """Return the medians by layer, and what the tracked token takes from each token."""
-        frames = {"Own contribution by layer": self.by_layer()}
-        for text, position in self.tracked.iter_rows():
-            name = self.names(text, self.kinds[0])[position]
-            title = f"What {name!r} (text {text}, position {position}) takes from each token, per cent, by layer"
-            rows = track_token(self.table, self.token_names, position, text)
-            percent = rows.with_columns((pl.col("contribution") * 100).round(1))
-            frames[title] = percent.pivot(
-                "layer", index=["position", "token"], values="contribution"
-            )
-        return frames
-
     def tracked_token(self) -> Charts:
         """Return what some hidden tokens take from every input token, layer by layer."""
-        text, positions = drawn_tokens(self.series, self.tracked)
-        rows = token_rows(self.series, text, positions)
+        text, positions = self._drawn_tokens()
+        rows = self._token_rows(text, positions)
         # The own token would take all the colour.
         largest: Any = rows.filter(~pl.col("own"))["contribution"].max()
         chart = heat(
@@ -323,10 +369,37 @@ class Mixing(Result):
         )
         return {"tracked_token": choose_present(chart, rows, "state", "Hidden token")}
 
-    def maps(self) -> list[TokenMap]:
-        """Return a map by layer and input token of every hidden token of some texts."""
-        text, positions = drawn_tokens(self.series, self.tracked)
-        return token_maps(self.series, (text, positions[0]))
+    def _drawn_tokens(self) -> tuple[int, list[int]]:
+        """Return a text and the positions to draw: the tracked token, or words of the first text.
+
+        Those are the words that kept least and most of themselves at the last layer.
+        """
+        if len(self.tracked):
+            return self.tracked["text"][0], [self.tracked["position"][0]]
+        last = pl.col("layer") == pl.col("layer").max()
+        tokens = self.own().filter(last, kind=self.kinds[0], text=0).sort("contribution")
+        named = ~pl.col("token").is_in(_SPECIAL) & pl.col("token").str.contains(r"\p{L}{3}")
+        words = tokens.filter(named)["position"].to_list() or tokens["position"].to_list()
+        return 0, list(dict.fromkeys([words[0], words[-1]]))
+
+    def _token_rows(self, text: int, positions: list[int]) -> pl.DataFrame:
+        """Return what hidden tokens take from the input tokens that contribute most to any of them, with labels."""
+        names = self.names(text, self.kinds[0])
+        shown = pl.col("token").map_elements(visible_text, return_dtype=pl.String)
+        label = pl.format("{}: {}", "position", shown)
+        frames = []
+        for position in positions:
+            rows = measures.track_token(self.table, self.token_names, position, text)
+            labels = {
+                "state": pl.lit(f"{position}: {visible_text(names[position])}"),
+                "own": pl.col("position") == position,
+            }
+            frames.append(rows.with_columns(input=label, **labels))
+        rows = pl.concat(frames)
+        most = rows.sort("contribution", descending=True, maintain_order=True).unique(
+            "position", keep="first", maintain_order=True
+        )
+        return rows.join(most.head(_INPUTS), on="position", how="semi", maintain_order="left")
 
     def _kind(self, kind: str | None) -> str:
         if kind is None and len(self.kinds) == 1:

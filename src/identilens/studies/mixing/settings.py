@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from annotated_types import Ge
-
 from identilens.errors import SettingError
 from identilens.runs.conllu import Tags
 from identilens.runs.settings import (
@@ -14,7 +12,6 @@ from identilens.runs.settings import (
     Positions,
     Positive,
     Settings,
-    Size,
     TwoOrMore,
 )
 
@@ -31,8 +28,6 @@ class MixingSettings(Settings):
         method: Exact norms (exact), or a sketch by random probes with standard errors, about ten times as fast.
         sketch_probes: Number of probes for each token in a sketch; 32 by default.
         leading: Number of these probes that follow leading directions; a quarter by default.
-        memory_budget: Largest size of the tensors that one sweep has in memory, such as 512MiB. Default: 1GiB, or half
-            of what a CUDA device has free.
         max_length: Cut longer texts to this many tokens.
         rollouts: Add raw and effective attention rollout, for comparison.
         seed: Seed of the random probes.
@@ -45,7 +40,6 @@ class MixingSettings(Settings):
     method: Literal["exact", "sketch"] = "sketch"
     sketch_probes: TwoOrMore | None = None
     leading: NonNegative | None = None
-    memory_budget: Annotated[Size | None, Ge(1), NOT_RECORDED] = None
     max_length: Positive | None = None
     rollouts: bool = True
     seed: NonNegative = 0

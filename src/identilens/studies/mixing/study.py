@@ -46,7 +46,7 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
             bring parts of speech.
 
     Raises:
-        InputError: For texts or options that cannot be used, or too small a budget.
+        InputError: For texts or options that cannot be used, or too little memory.
         UnsupportedModelError: If the model's attention cannot be captured or its first layer not be found.
         NumericalError: If a derivative is NaN or infinite, naming the text.
         OutputFolderError: If ``out`` contains something else or cannot be written.
@@ -142,8 +142,7 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
         ]
         probes = settings.sketch_probes or DEFAULT_PROBES
         seed = int(np.random.SeedSequence([settings.seed, text, number]).generate_state(1)[0])
-        budget = settings.memory_budget or budget_on(self.lens.device)
-        options: dict[str, Any] = {"seed": seed, "memory_budget": budget}
+        options: dict[str, Any] = {"seed": seed, "memory_budget": budget_on(self.lens.device)}
         if settings.queries:
             options["probes"] = None if settings.method == "exact" else probes
             for at, label in chosen:

@@ -54,8 +54,6 @@ class PatternScores(Result):
             **decimals(*MEANS),
         },
     }
-    keys: ClassVar = {"table": ["text", *_PLACE]}
-
     words: ClassVar = {
         "score": "Score: mean attention to the keys of the pattern",
         "lo": "Lo: mean of the proven least values in any alternative",

@@ -6,7 +6,6 @@ from typing import ClassVar, Literal
 import polars as pl
 from torch import Tensor
 
-from identilens.charts.cells import heat
 from identilens.charts.kit import intervals
 from identilens.charts.token_lines import Mark, TokenLine
 from identilens.charts.viewer import TokenMap
@@ -18,7 +17,7 @@ from identilens.models.token_names import unmarked
 from identilens.runs.matrices import Matrices, MatrixKey
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, ends
-from identilens.studies.head_views import marked_line, of_whole_groups
+from identilens.studies.head_views import marked_line
 from identilens.studies.outcomes import WITHIN, exactness, normed_heads
 
 _ROW: Columns = {
@@ -30,9 +29,6 @@ _ROW: Columns = {
 _PLACE = ["text", "query", "tolerance"]
 _LINES, _SHOWN, _CELLS, _DRAWN = 24, 3, 5_000, 40
 """Lines of tokens in a page, in a terminal, values that charts draw, and bars of a row."""
-
-_PATCH = r"patch (?<down>\d+),(?<across>\d+)"
-"""Name of a position that is a part of a picture: its row and column."""
 
 _NAME = pl.format(
     "text {}, query {} {}, tolerance {}", "text", "query", "query_token", "tolerance"
@@ -83,11 +79,6 @@ rows at once, while every head's output stays the same, up to the tolerance. The
 heads together.
 Put into the model, they moved no layer's hidden states by more than {moved:.1e} of their length.
 """
-_PATCHES = """\
-One row of the rollout by the place of each patch: the rollout of the model's own weights, and the least and the most \
-that each patch may have while every head's output stays the same, up to the tolerance. The ends of all patches are \
-not reached at once: each has maps of its own.
-"""
 _BARS = """\
 The point is the value of the rollout, the bar all values that it has in some alternative: both ends are proven, and \
 reached by maps up to the gap in the table of rows. Of a row at most the 40 largest values are drawn, in the order of \
@@ -106,7 +97,7 @@ class Rollouts(Result):
     Attributes:
         table: One row for each query, target and tolerance: ``value``; ``lo`` and ``hi``, the proven ends; ``rank``
             among the tokens that the query can see (1 is the largest), ``highest_rank`` and ``lowest_rank`` that an
-            alternative can give it. The last two are missing where only some targets were asked for, without order.
+            alternative can give it. The last two are missing where only some targets were asked for.
         rows: One row for each query: its largest token, whether that is ``certified`` to be the largest in every
             alternative, and the ``gap``, the largest distance between an end and a value that maps were found for.
         witnesses: One row for each target and end whose maps were saved: by how much of its length any layer's hidden
@@ -153,28 +144,12 @@ class Rollouts(Result):
     }
     words: ClassVar = {
         "value": "Rollout of the model's own weights",
-        "rollout": "Rollout of the model's own weights",
         "lo": "Lo: proven least value in any alternative",
         "hi": "Hi: proven greatest value in any alternative",
         "row": "Row",
         "state": "Value",
     }
-    keys: ClassVar = {
-        "table": [*_PLACE, "target"],
-        "rows": _PLACE,
-        "witnesses": ["text", "target", "end"],
-    }
-
     views: ClassVar = {
-        "patches": View(
-            heat,
-            ("across", "down", ("rollout", "lo", "hi")),
-            title="The patches of a picture",
-            text=_PATCHES,
-            table="patches",
-            choices=("row",),
-            look={"numbers": None},
-        ),
         "lines": View(
             title="The text, marked by what is determined", text=_TEXT, lines="page_lines"
         ),
@@ -260,12 +235,6 @@ class Rollouts(Result):
                 )
             )
         return lines
-
-    def patches(self) -> pl.DataFrame:
-        """Return the values of patches of pictures by their place, of as many rows as a page contains."""
-        place = pl.col("token").str.extract_groups(_PATCH).struct.unnest().cast(pl.Int64)
-        named = of_whole_groups(self.table, _PLACE, _CELLS).with_columns(_NAME, place)
-        return named.drop_nulls(["down", "across"]).rename({"value": "rollout"})
 
     def bars(self) -> pl.DataFrame:
         """Return the largest values of as many rows as a page contains, in the order of the text."""

@@ -15,7 +15,6 @@ class RolloutSettings(ToleranceSettings):
             where it occurs; last is the last row, and negative positions count from the end.
         targets: Position or token whose value is bounded (with a tolerance above 0, weights and values of later
             layers are held as they are); all tokens of the text by default, which also bounds ranks.
-        order: Bound ranks by a rollout for each pair of a target and another token: narrower, and much slower.
         witnesses: Save maps that reach both ends of each target at the first tolerance, for all queries at once, and
             put them into the model.
         max_length: Cut longer texts to this many tokens.
@@ -23,6 +22,5 @@ class RolloutSettings(ToleranceSettings):
 
     queries: Positions | None = None
     targets: Positions | None = None
-    order: bool = False
     witnesses: bool = False
     max_length: Positive | None = None

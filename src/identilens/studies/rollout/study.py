@@ -82,7 +82,7 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
 
     def sizes(self) -> Sequence[int]:
         """Return the layers to go through for each text."""
-        return [self.layers * len(self.tolerances) * (1 + self.settings.order)] * len(self.items)
+        return [self.layers * len(self.tolerances)] * len(self.items)
 
     def run(self, part: int) -> Output:
         """Return the bounds of one text."""
@@ -100,22 +100,18 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
             return joined(Rollouts.schema, [])
         units = torch.eye(len(text.names)).double()
         rows: dict[str, list[Row]] = {name: [] for name in Rollouts.schema}
-        matrices, done = {}, 0
-        for tolerance in self.tolerances:
-            bounds = partial(rollout_bounds, heads, queries=text.queries, tolerance=tolerance.size)
-            step = partial(self._told, part, done)
-            found = bounds(units[text.targets], witnesses=settings.witnesses, step=step)
-            done += self.layers
+        matrices = {}
+        for number, tolerance in enumerate(self.tolerances):
+            found = rollout_bounds(
+                heads,
+                units[text.targets],
+                queries=text.queries,
+                tolerance=tolerance.size,
+                witnesses=settings.witnesses,
+                step=partial(self._told, part, self.layers * number),
+            )
             above = None
-            if settings.order:
-                j, k = text.pairs()
-                step = partial(self._told, part, done)
-                apart = bounds(units[j] - units[k], step=step)
-                done += self.layers
-                above = torch.zeros(len(text.queries), *units.shape, dtype=torch.bool)
-                above[:, j, k] = (apart.lo > ORDER_MARGIN).mT
-                above[:, k, j] = (apart.hi < -ORDER_MARGIN).mT
-            elif len(text.targets) == len(units):
+            if len(text.targets) == len(units):
                 above = found.lo.mT[:, :, None] > found.hi.mT[:, None] + ORDER_MARGIN
             for place in range(len(text.queries)):
                 own = None if above is None else above[place]
@@ -188,12 +184,6 @@ class _Text:
     values: Float[Tensor, "query input"]
     seen: Bool[Tensor, "query input"]
 
-    def pairs(self) -> tuple[list[int], list[int]]:
-        """Return the pairs of a target and another token, each once."""
-        inputs = range(len(self.names))
-        pairs = [(j, k) for j in self.targets for k in inputs if k not in self.targets or j < k]
-        return [j for j, _ in pairs], [k for _, k in pairs]
-
     def add(
         self,
         tables: Mapping[str, list[Row]],
@@ -208,9 +198,7 @@ class _Text:
         at = {"text": self.number, "query": query, "query_token": self.names[query]}
         at["tolerance"] = tolerance
         largest = int(values.argmax())
-        first = None
-        if above is not None and largest in self.targets:
-            first = int(above[largest][seen].sum()) == count - 1
+        first = None if above is None else int(above[largest][seen].sum()) == count - 1
         whole = {"largest": largest, "token": self.names[largest], "certified": first}
         tables["rows"].append({**at, "tokens": count, **whole, "gap": found.gap})
         for number, target in enumerate(self.targets):

@@ -28,22 +28,17 @@ def frame(name: str, rows: Rows) -> pl.DataFrame:
     return table_of(Structure.schema[name], rows).fill_nan(None)
 
 
-def spaces(sums: Matrices, key: str, site: Site, texts: int) -> tuple[Subspace, Subspace]:
-    """Return R of a layer from projectors, and the spectrum of the values' energy in the same form."""
-    d_model = site.fixed_projection.shape[-1]
-    visibility, energy = (
-        subspace_of(sums[f"{key}.{name}"], texts, d_model) for name in ("visibility", "energy")
-    )
-    return visibility, energy
+def space_of(sums: Matrices, key: str, site: Site, texts: int) -> Subspace:
+    """Return R of a layer."""
+    return subspace_of(sums[f"{key}.visibility"], texts, site.fixed_projection.shape[-1])
 
 
-def dimensions(space: Subspace, energy: Subspace) -> dict[str, Tensor]:
+def dimensions(space: Subspace) -> dict[str, Tensor]:
     """Return dim R and the dimensions of its weighted versions."""
     return {
         "dim_r": space.dimension,
         "dim_half": space.dimension_at(0.5),
         "dim_95": space.effective_dimension(),
-        "energy_95": energy.effective_dimension(),
     }
 
 
@@ -91,27 +86,16 @@ class Closing:
             special: Positions of special tokens.
             representatives: Tokens of each representative, by its text.
         """
-        heads, spectrum, patterns = [], [], []
+        heads = []
         # The first number of texts with the largest dimension comes last, and stays.
         ordered = growth.sort("dim_r", "texts", descending=[False, True])
         filled = {tuple(head): texts for *head, texts in ordered.select(*HEAD, "texts").iter_rows()}
         for key, site in self.sites.items():
-            space, energy = spaces(self.sums, key, site, self.texts)
-            indices = torch.arange(space.eigenvalues.shape[-1]).expand_as(space.eigenvalues)
-            columns = {
-                "index": indices,
-                "visibility": space.eigenvalues,
-                "energy": energy.eigenvalues,
-            }
-            spectrum += head_rows(key, columns)
-            for row in self._heads(key, site, space, energy):
-                where = {column: row[column] for column in HEAD}
-                row["texts_to_fill"] = filled[tuple(where.values())]
-                raw, effective = (one[row["head"]] for one in self.structures[key])
-                for name, prefix, W in (("raw", "", raw), ("effective", "effective_", effective)):
-                    scores = pattern_scores(W, special)
-                    patterns += [{**where, "weights": name, **asdict(one)} for one in scores]
-                    named = _named(W, scores)
+            for row in self._heads(key, site):
+                row["texts_to_fill"] = filled[tuple(row[column] for column in HEAD)]
+                for prefix, of_heads in zip(("", "effective_"), self.structures[key], strict=True):
+                    W = of_heads[row["head"]]
+                    named = _named(W, pattern_scores(W, special))
                     row |= {f"{prefix}{column}": value for column, value in named.items()}
                 heads.append(row)
         sizes = self.clusterings[self.clusters].sizes.tolist()
@@ -125,17 +109,14 @@ class Closing:
         ]
         return {
             "table": frame("table", heads),
-            "spectrum": pl.DataFrame(spectrum)
-            .explode("index", "visibility", "energy")
-            .fill_nan(None),
-            "patterns": frame("patterns", patterns),
             "clusters": frame("clusters", clusters),
             "representatives": frame("representatives", chosen),
             "stability": frame("stability", list(self._stability())),
         }
 
-    def _heads(self, key: str, site: Site, space: Subspace, energy: Subspace) -> list[Row]:
+    def _heads(self, key: str, site: Site) -> list[Row]:
         raw, effective = self.structures[key]
+        space = space_of(self.sums, key, site, self.texts)
         return head_rows(
             key,
             {
@@ -144,7 +125,7 @@ class Closing:
                 "texts": self.texts,
                 "representatives": self.clusters,
                 "threshold": self.threshold,
-                **dimensions(space, energy),
+                **dimensions(space),
                 "mean_rank": space.eigenvalues.sum(-1),
                 "raw_to_effective": _relative(effective, raw),
             },
@@ -154,20 +135,13 @@ class Closing:
         """Yield how far W of k representatives is from that of the next k and of all texts."""
         ladder = sorted(self.clusterings)
         for key in self.sites:
-            means = {one: self.sums[f"{key}.clusters{one}"] / one for one in ladder}
-            whole = self.sums[f"{key}.all_raw"] / self.texts
-            cut = {one: self._cut(mean) for one, mean in means.items()}
-            size = whole.square().sum((-2, -1))
-            spread = (self.sums[f"{key}.squares"] - self.texts * size).clamp_min(0.0)
-            variance = spread / (self.texts - 1)
+            whole = self._cut(self.sums[f"{key}.all_raw"] / self.texts)
+            cut = {one: self._cut(self.sums[f"{key}.clusters{one}"] / one) for one in ladder}
             for one, following in zip(ladder, [*ladder[1:], None], strict=True):
                 columns = {
                     "clusters": one,
-                    "to_all": _relative(cut[one], self._cut(whole)),
+                    "to_all": _relative(cut[one], whole),
                     "to_next": following and _relative(cut[one], cut[following]),
-                    "mean_to_all": _relative(means[one], whole),
-                    # The variance of a mean of k of N texts without putting back is s²/k · (1 − k/N).
-                    "random_to_all": (variance / one * (1 - one / self.texts) / size).sqrt(),
                 }
                 yield from head_rows(key, columns)
 

@@ -19,9 +19,13 @@ from identilens.studies.perturbation_views import (
 from identilens.studies.structure import maps
 
 HEAD: Columns = {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
-_DIMENSIONS = integers("dim_r", "dim_half", "dim_95", "energy_95")
-_SCORE: Columns = {"pattern": pl.String, "score": pl.Float64, "place": pl.Int64}
-_PATTERN: Columns = {"empty_rows": pl.Int64, **_SCORE}
+_DIMENSIONS = integers("dim_r", "dim_half", "dim_95")
+_PATTERN: Columns = {
+    "empty_rows": pl.Int64,
+    "pattern": pl.String,
+    "score": pl.Float64,
+    "place": pl.Int64,
+}
 _FINDING = """\
 {texts:text} of {length:token}: R, the directions of weights that the head's output shows in some text, is the whole \
 space in {full_heads} of {heads:head}; on average {dim_95:.1f} directions hold 95 % of its spectrum.
@@ -61,10 +65,8 @@ class Structure(Result):
     Attributes:
         table: One row per head: dim R, patterns raw and effective.
         growth: dim R against the number of texts.
-        spectrum: Eigenvalues of R's Gram matrix.
         texts: Each text's ker(T')^⊥ against R, and what Naim & Asher's projection does to its weights.
         pairs: What a second text makes of weights that are equivalent under a first one.
-        patterns: The score of every pattern.
         clusters: Silhouette by number of clusters.
         representatives: The chosen texts.
         stability: How W moves as clusters grow.
@@ -85,7 +87,6 @@ class Structure(Result):
 
     analysis: ClassVar = "structure"
     title: ClassVar = "Structure of attention"
-    keys: ClassVar = {"table": ("kind", "layer", "head")}
     schema: ClassVar = {
         "table": {
             **HEAD,
@@ -99,7 +100,6 @@ class Structure(Result):
             "raw_to_effective": pl.Float64,
         },
         "growth": {**HEAD, "texts": pl.Int64, **_DIMENSIONS},
-        "spectrum": {**HEAD, "index": pl.Int64, "visibility": pl.Float64, "energy": pl.Float64},
         "texts": {
             "text": pl.Int64,
             **HEAD,
@@ -122,7 +122,6 @@ class Structure(Result):
             **decimals("overlap", "chance", "moved", "change_first", "change_second"),
             "disagree": pl.Boolean,
         },
-        "patterns": {**HEAD, "weights": pl.String, **_SCORE},
         "clusters": {"clusters": pl.Int64, "silhouette": pl.Float64, "chosen": pl.Boolean},
         "representatives": {
             **integers("text", "cluster", "size"),
@@ -131,7 +130,7 @@ class Structure(Result):
         "stability": {
             **HEAD,
             "clusters": pl.Int64,
-            **decimals("to_all", "to_next", "mean_to_all", "random_to_all"),
+            **decimals("to_all", "to_next"),
         },
         "perturbations": PERTURBATIONS,
     }
@@ -140,7 +139,6 @@ class Structure(Result):
         "dim_r": "dim R",
         "dim_half": "visible in half of the texts",
         "dim_95": "95 % of the spectrum",
-        "energy_95": "95 % of the energy",
     }
     views: ClassVar = {
         "structures": View(title="W of every head", text=_W, maps="token_maps"),
@@ -149,10 +147,8 @@ class Structure(Result):
     }
 
     growth: pl.DataFrame
-    spectrum: pl.DataFrame
     texts: pl.DataFrame
     pairs: pl.DataFrame
-    patterns: pl.DataFrame
     clusters: pl.DataFrame
     representatives: pl.DataFrame
     stability: pl.DataFrame

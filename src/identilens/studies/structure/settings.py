@@ -1,14 +1,12 @@
 """Options of structure."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from annotated_types import Ge, Le
 from cyclopts import Parameter
 
 from identilens.runs.settings import NonNegative, Positive, Settings, TwoOrMore
-
-Shorter = Literal["error", "skip"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +14,7 @@ class StructureSettings(Settings):
     """Length of the texts, and how the structure of their attention is computed.
 
     Attributes:
-        length: Number of tokens of every text, special tokens included.
-        shorter: What happens to texts that are too short: stop with an error (error), or leave them out (skip).
+        length: Number of tokens of every text, special tokens included; shorter texts are left out.
         threshold: l of Eq. 8: smaller weights are cut. Default: 2/n on the mean, twice the uniform weight.
         clusters: Number of representative texts. Default: the number with the largest silhouette.
         pool: Largest number of texts, drawn at random, from which representatives are chosen.
@@ -27,7 +24,6 @@ class StructureSettings(Settings):
     """
 
     length: Annotated[int, Ge(2), Le(2**31 - 2), Parameter(alias="-n")]
-    shorter: Shorter = "error"
     threshold: Annotated[float | None, Ge(0), Le(1)] = None
     clusters: Positive | None = None
     pool: TwoOrMore = 2000

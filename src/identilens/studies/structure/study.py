@@ -33,9 +33,9 @@ from identilens.runs.provenance import Identity
 from identilens.runs.reading import read_tensors
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Tables
+from identilens.studies.items import Items
 from identilens.studies.perturbation import perturbation_rows
-from identilens.studies.structure.closing import Closing, Rows, dimensions, frame, spaces
-from identilens.studies.structure.lengths import special_positions, texts_of_length
+from identilens.studies.structure.closing import Closing, Rows, dimensions, frame, space_of
 from identilens.studies.structure.maps import head_rows
 from identilens.studies.structure.result import Structure
 from identilens.studies.structure.settings import StructureSettings
@@ -83,12 +83,6 @@ class LayerView:
     def column(self) -> Float[Tensor, "head key key"]:
         """Projector on col(T) = ker(T')^⊥."""
         return column_projector(self.projected)[0]
-
-    @property
-    def energy(self) -> Float[Tensor, "head key key"]:
-        """T T' / ‖T‖²."""
-        compact = self.projected.compact
-        return compact @ compact.mT / compact.square().sum((-2, -1), keepdim=True).clamp_min(1e-300)
 
     @property
     def effective(self) -> Float[Tensor, "head query key"]:
@@ -152,7 +146,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
         texts: Texts, pairs, token ids or a batch; see `Lens.capture`.
 
     Raises:
-        InputError: For texts that are too short or too few, or options outside their range.
+        InputError: For too few texts of the length, or options outside their range.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
         NumericalError: If weights or values are NaN or infinite, naming where.
         OutputFolderError: If ``out`` contains something else or cannot be written.
@@ -173,7 +167,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
 
     def __init__(self, lens: Lens, texts: Any, settings: StructureSettings) -> None:
         self.lens, self.settings = lens, settings
-        self.items = texts_of_length(lens, texts, settings.length, settings.shorter)
+        self.items = texts_of_length(lens, texts, settings.length)
         most = min(len(self.items), settings.pool)
         if settings.clusters is not None and settings.clusters > most:
             raise SettingError("clusters", f"of at most {most}, one per text", settings.clusters)
@@ -277,7 +271,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
     def _projectors(self) -> dict[str, tuple[Tensor, Tensor]]:
         """The projectors on R of each layer, and on its weighted version."""
         by_layer = {
-            key: spaces(self.sums, key, site, len(self.items))[0]
+            key: space_of(self.sums, key, site, len(self.items))
             for key, site in self._sites.items()
         }
         return {
@@ -297,15 +291,13 @@ class StructureStudy(Study[StructureSettings, Structure]):
                 self.add(
                     layer.key,
                     visibility=layer.column,
-                    energy=layer.energy,
                     all_raw=layer.weights,
-                    squares=layer.weights.square().sum((-2, -1)),
                     all_effective=layer.effective.abs(),
                 )
             done = view.text + 1
             if _is_mark(done) or done == len(self.items):
                 for key, site in self._sites.items():
-                    measured = dimensions(*spaces(self.sums, key, site, done))
+                    measured = dimensions(space_of(self.sums, key, site, done))
                     rows += head_rows(key, {"texts": done, **measured})
         return {"growth": frame("growth", rows)}
 
@@ -382,6 +374,41 @@ def _is_mark(texts: int) -> bool:
     """Return whether dim R is noted after so many texts: each of the first eight, then two for each doubling."""
     power = texts.bit_length() - 1
     return texts <= 8 or texts in (1 << power, 3 << (power - 1))
+
+
+def texts_of_length(lens: Lens, texts: Any, length: int) -> Items:
+    """Return texts cut to exactly ``length`` tokens, special ones included; shorter ones are left out.
+
+    Raises:
+        InputError: For fewer than two texts, or input that is not made of tokens.
+    """
+    items = Items(lens, lens.reader.entries(texts, length), length)
+    long_enough = [number for number, item in enumerate(items) if _size(item, number) >= length]
+    if len(long_enough) < 2:
+        raise InputError(
+            f"a structure is what several texts have in common; expected at least 2 texts of {length} tokens, got "
+            f"{len(long_enough)}. Give more texts, or lower length (--length)."
+        )
+    return items.chosen(long_enough)
+
+
+def special_positions(lens: Lens, items: Sequence[Item]) -> list[int]:
+    """Return the positions that hold a special token in every text."""
+    special = set(getattr(lens.tokenizer, "all_special_ids", ()))
+    places = set(range(len(items[0].tensors["input_ids"])))
+    for item in items:
+        ids = item.tensors["input_ids"].tolist()
+        places = {place for place in places if ids[place] in special}
+    return sorted(places)
+
+
+def _size(item: Item, number: int) -> int:
+    """Return the number of tokens of the shortest sequence of a text."""
+    if not item.tokens or "input_ids" not in item.tensors:
+        raise InputError(
+            f"text {number} is not made of tokens; a structure needs texts or token ids of one length."
+        )
+    return min(map(len, item.tokens.values()))
 
 
 structure = study_function(StructureStudy, "structure")
