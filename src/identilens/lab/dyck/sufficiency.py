@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from identilens.errors import InputError
-from identilens.lab.dyck.balance import SecondLayer, condition_gap, second_layer
+from identilens.lab.dyck.balance import condition_gap
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import pair_symbols, symbol_parts, symbols
 from identilens.lab.dyck.language import SPECIAL, START, Dyck
-from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
+from identilens.lab.dyck.modeling import DyckForCausalLM
 
 _zeros = partial(torch.zeros, dtype=torch.float64)
 _eye = partial(torch.eye, dtype=torch.float64)
@@ -312,11 +312,6 @@ def uniform_transformer(language: Dyck) -> DyckForCausalLM:
     tokens = model.get_parameter("dyck.embeddings.tokens.weight")
     tokens.data = _eye(vocabulary, size)
     return model.float()
-
-
-def uniform_second_layer(language: Dyck, model: DyckForCausalLM) -> SecondLayer:
-    """Return the second layer of a model of `uniform_transformer`, for the balance measures."""
-    return second_layer(_embeddings(language), *attention_weights(model, 1))
 
 
 def _embeddings(language: Dyck) -> Float[Tensor, "symbol d"]:
