@@ -757,7 +757,7 @@ def token_identifiability(
     texts: typing.Any,
     *,
     experiment: typing.Literal['same-layer', 'across-layers', 'layer-to-layer', 'neighbours', 'data-share'] = ...,
-    probes: typing.Literal['naive', 'linear', 'mlp', 'ridge'] | str | collections.abc.Sequence[typing.Literal['naive', 'linear', 'mlp', 'ridge']] = ...,
+    probes: typing.Literal['naive', 'linear', 'mlp'] | str | collections.abc.Sequence[typing.Literal['naive', 'linear', 'mlp']] = ...,
     distances: typing.Literal['cosine', 'l2'] | str | collections.abc.Sequence[typing.Literal['cosine', 'l2']] = ...,
     folds: int = ...,
     mlp_folds: int | None = ...,
@@ -792,7 +792,7 @@ def token_identifiability(
         texts: Texts, pairs, token ids or a batch. Each text is one sentence for splits and look-up.
         experiment: Which tokens are recovered from which hidden states.
         probes: Maps from hidden state to input.
-        distances: Distances of loss and look-up; ridge always uses l2.
+        distances: Distances of loss and look-up.
         folds: Number of random 70/15/15 splits of the sentences.
         mlp_folds: Number of folds for the MLP, the slowest probe; the first ones are used.
         layers: Layers to train on, counted from 1. Default: all; for data-share the last but one.

@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, relative_tolerance
 from identilens.linalg.decompositions import eigh
 
@@ -59,8 +58,6 @@ class Subspace:
         return basis @ basis.mT
 
     def _kept(self, share: float) -> Tensor:
-        if not 0 <= share <= 1:
-            raise InputError(f"share must lie in [0, 1]; got {share}.")
         number = torch.arange(self.eigenvalues.shape[-1], device=self.eigenvalues.device)
         return (number < self.dimension[:, None]) & (self.eigenvalues >= share)
 
