@@ -29,7 +29,7 @@ IN_PYTHON = {
     "a number for a tokenizer": (lambda lens: idl.Lens(lens.model, 5), "expected a tokenizer of transformers; got int"),
     "a word for trust": (lambda _: idl.load("x", trust_remote_code="no"), "trust_remote_code to be True or False"),
     "a number for a model's name": (lambda _: idl.bundled_model(float("nan")), "encoder, decoder; got nan"),
-    "a number for an image": (lambda _: idl.read_image(5), "no such file: 5"),
+    "a number for an image": (lambda _: idl.read_image(5), "5 cannot be read as an image"),
     "half a token": (lambda lens: lens.read(TEXT, 2.5), "max_length from 1 to 2147483646; got 2.5"),
     "no token": (lambda lens: lens.read(TEXT, 0), "max_length from 1"),
     "weights without a head": (lambda lens: lens.substitute({0: A}, TEXT), "expected a mapping from (layer, head)"),
@@ -115,7 +115,7 @@ ON_THE_COMMAND_LINE = {
     "a head that is not there": (("certify", *ONE, "--layers", "0", "--heads", "12"), "Heads count from 0"),
     "a kind that is none": (("certify", *ONE, "--kind", "sideways"), "sideways"),
     "the embeddings mixed": (("mixing", *ONE, "--layers", "0"), "--layers from 1"),
-    "memory in words": (("mixing", *ONE, "--memory-budget", "lots"), "512MiB"),
+    "memory in words": (("mixing", *ONE, "--max-text-bytes", "lots"), "512MiB"),
     "too few sentences": (("tokens", *ONE), "folds"),
     "no length": (("structure", *ONE), "--length"),
     "texts too short": (("structure", *ONE, "--length", "64"), "64"),
@@ -157,7 +157,7 @@ def test_pydantic_has_no_say_in_what_is_taken():
     pytest.importorskip("pydantic")
     assert "of at least 1; got 0" in failing("lab", "reversal", "--epochs", 0, "-o", "o")
     assert "no model found" in failing(
-        "mixing", "--model", "none/", "--text", "a", "--memory-budget", "512MiB", "-o", "o"
+        "mixing", "--model", "none/", "--text", "a", "--max-text-bytes", "512MiB", "-o", "o"
     )
 
 

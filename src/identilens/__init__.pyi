@@ -11,8 +11,6 @@ from .demo.examples import examples as examples
 from .models.bundled import bundled_model as bundled_model
 from .models.lens import Lens as Lens
 from .models.loading import load as load
-from .models.media import Audio as Audio
-from .models.media import read_audio as read_audio
 from .models.media import read_image as read_image
 from .runs.conllu import read_conllu as read_conllu
 from .runs.texts import read_texts as read_texts

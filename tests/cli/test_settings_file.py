@@ -20,7 +20,7 @@ NEEDED = {
     "structure": {"length": 8}, "lab encoder train": {"task": "trec"},
     "lab encoder sweep": {"tasks": ("trec", "sst"), "d_k": (1, 4)},
     "audit": {"matrices": True, "layers": (2, 0)},
-    "tokens": {"offsets": (-2, 1), "shares": (0.5, 1.0), "probes": ("mlp",)}, "mixing": {"memory_budget": 2**20},
+    "tokens": {"offsets": (-2, 1), "shares": (0.5, 1.0), "probes": ("mlp",)}, "mixing": {"sketch_probes": 8},
     "certify": {"layers": (1,), "heads": (2, 3), "kind": "encoder", "queries": (7, "a, b")},
 }  # fmt: skip
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")

@@ -19,7 +19,7 @@ from identilens.runs.toml import read_toml
 from identilens.studies.registry import STUDIES
 
 _OPTION = "--config"
-_SOURCES = {"--text", "--file", "--dataset", "--image", "--audio", "--prompt", "--chat"}
+_SOURCES = {"--text", "--file", "--dataset", "--image", "--prompt", "--chat"}
 """Text sources; one on the command line replaces all of the file's."""
 
 

@@ -73,8 +73,8 @@ def chunk_size(
     if chunk < 1:
         needed = reserved + int(peaks[0] / _USED) + 1
         raise InputError(
-            f"memory_budget={budget} bytes is too small: one {what} of this text needs {needed} bytes. "
-            "Raise memory_budget (--memory-budget) to that, or cut the text with max_length (--max-length)."
+            f"one {what} of this text needs {needed} bytes of memory, and there are {budget}. Cut the text with "
+            "max_length (--max-length)."
         )
     return min(chunk, count)
 

@@ -142,8 +142,7 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
         ]
         probes = settings.sketch_probes or DEFAULT_PROBES
         seed = int(np.random.SeedSequence([settings.seed, text, number]).generate_state(1)[0])
-        budget = settings.memory_budget or budget_on(self.lens.device)
-        options: dict[str, Any] = {"seed": seed, "memory_budget": budget}
+        options: dict[str, Any] = {"seed": seed, "memory_budget": budget_on(self.lens.device)}
         if settings.queries:
             options["probes"] = None if settings.method == "exact" else probes
             for at, label in chosen:
@@ -158,7 +157,6 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
             hidden.inputs,
             method=settings.method,
             probes=probes,
-            leading=settings.leading,
             **options,
         )
         for at, label in chosen:
