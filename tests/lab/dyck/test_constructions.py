@@ -1,17 +1,12 @@
-"""Corollary 1 and Theorem 1 as weights."""
+"""Corollary 1 as weights."""
 
 import pytest
 import torch
 
-from helpers.heads import normals, seeded
-from identilens.lab.dyck.embeddings import symbols
+from helpers.heads import seeded
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
-from identilens.lab.dyck.sufficiency import (
-    balanced_scores,
-    sufficient_model,
-    uniform_transformer,
-)
+from identilens.lab.dyck.sufficiency import uniform_transformer
 from identilens.lab.dyck.train.measuring import dyck_lens
 
 
@@ -45,20 +40,3 @@ def test_its_attention_is_uniform_and_its_law_the_languages():
         law = torch.softmax(model(torch.tensor([[1, 3]])).logits[0], -1)
     assert law[0].tolist() == pytest.approx([0, 0, 0, 0.5, 0.5, 0, 0], abs=1e-6)
     assert law[1].tolist() == pytest.approx([0, 0, 0, 0.15, 0.15, 0.7, 0], abs=1e-6)
-
-
-@pytest.mark.parametrize(("types", "depth", "spread"), [(2, 3, 2.0), (3, 2, 0.0), (2, 5, 1.0)])
-def test_balanced_attention_of_any_shape_suffices(types, depth, spread):
-    language = Dyck(types, depth, 0.4)
-    generator = seeded(types)
-    count = symbols(language)
-    embeddings = normals(generator, count, count + 5)
-    scores = balanced_scores(language, spread, generator)
-    model = sufficient_model(language, embeddings, scores)
-    tokens = prefixes(language, 400)
-    assert support_accuracy(model, tokens) == 1
-    assert closing_accuracy(model, tokens).argmax == 1
-    # The model's own attention is the one asked for.
-    captured = next(dyck_lens(model, "balanced").capture([tokens[0, :9].tolist()], weights=True))
-    weights = next(captured.heads).weights
-    assert float((weights[-1].max() / weights[-1].min()).log()) <= 2 * 2 * spread + 1e-9
