@@ -1,12 +1,10 @@
 """What the charts and the finding of a mixing result are made from, worked out when first asked for."""
 
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 
 import polars as pl
 
-from identilens.errors import InputError
 from identilens.measures import mixing
 from identilens.measures.mixing.own import own_contributions
 
@@ -78,9 +76,8 @@ class Series:
         frames = [pl.DataFrame()]
         for token in [name for name in CLASS_TOKENS if name in opening][:1]:
             for centre in [token, *[name for name in SEPARATORS if name in occurring][:1]]:
-                with suppress(InputError):  # No text contains both of them and something beside.
-                    frame = mixing.context_of_token(self.table, self.tokens, token, centre)
-                    frames.append(frame.filter(kind="encoder").with_columns(centre=pl.lit(centre)))
+                frame = mixing.context_of_token(self.table, self.tokens, token, centre)
+                frames.append(frame.filter(kind="encoder").with_columns(centre=pl.lit(centre)))
         return pl.concat(frames, how="diagonal")
 
     @property
