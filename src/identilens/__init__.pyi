@@ -525,8 +525,6 @@ def mixing(
     layers: int | str | collections.abc.Sequence[int] | None = ...,
     method: typing.Literal['exact', 'sketch'] = ...,
     sketch_probes: int | None = ...,
-    leading: int | None = ...,
-    memory_budget: int | str | None = ...,
     max_length: int | None = ...,
     rollouts: bool = ...,
     seed: int = ...,
@@ -556,9 +554,6 @@ def mixing(
         layers: Layers in the result; 1 is the first layer's output. All by default. Fewer layers save space, not time.
         method: Exact norms (exact), or a sketch by random probes with standard errors, about ten times as fast.
         sketch_probes: Number of probes for each token in a sketch; 32 by default.
-        leading: Number of these probes that follow leading directions; a quarter by default.
-        memory_budget: Largest size of the tensors that one sweep has in memory, such as 512MiB. Default: 1GiB, or half
-            of what a CUDA device has free.
         max_length: Cut longer texts to this many tokens.
         rollouts: Add raw and effective attention rollout, for comparison.
         seed: Seed of the random probes.

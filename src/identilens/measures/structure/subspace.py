@@ -46,12 +46,6 @@ class Subspace:
             self.eigenvalues.shape[-1]
         )
 
-    def project(
-        self, weights: Float[Tensor, "head query key"], share: float = 0.0
-    ) -> Float[Tensor, "head query key"]:
-        """Return the projection of each row of weights on R (structure2025, III.B), or on the weighted R."""
-        return weights @ self.projector(share).to(weights.dtype)
-
     def projector(self, share: float = 0.0) -> Float[Tensor, "head key key"]:
         """Return the orthogonal projector on R, or on the weighted R."""
         basis = self.vectors * self._kept(share)[:, None, :]
