@@ -29,7 +29,7 @@ IN_PYTHON = {
     "a number for a tokenizer": (lambda lens: idl.Lens(lens.model, 5), "expected a tokenizer of transformers; got int"),
     "a word for trust": (lambda _: idl.load("x", trust_remote_code="no"), "trust_remote_code to be True or False"),
     "a number for a model's name": (lambda _: idl.bundled_model(float("nan")), "encoder, decoder; got nan"),
-    "a number for an image": (lambda _: idl.read_image(5), "no such file: 5"),
+    "a number for an image": (lambda _: idl.read_image(5), "5 cannot be read as an image"),
     "half a token": (lambda lens: lens.read(TEXT, 2.5), "max_length from 1 to 2147483646; got 2.5"),
     "no token": (lambda lens: lens.read(TEXT, 0), "max_length from 1"),
     "weights without a head": (lambda lens: lens.substitute({0: A}, TEXT), "expected a mapping from (layer, head)"),

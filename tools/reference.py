@@ -92,8 +92,8 @@ TOPICS = {
         ),
     ),
     "inputs": Topic(
-        "Texts, images, recordings",
-        names=("examples", "read_texts", "read_conllu", "read_image", "read_audio", "Audio"),
+        "Texts and images",
+        names=("examples", "read_texts", "read_conllu", "read_image"),
     ),
     "runs": Topic(
         "Runs and results",

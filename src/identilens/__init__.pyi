@@ -11,8 +11,6 @@ from .demo.examples import examples as examples
 from .models.bundled import bundled_model as bundled_model
 from .models.lens import Lens as Lens
 from .models.loading import load as load
-from .models.media import Audio as Audio
-from .models.media import read_audio as read_audio
 from .models.media import read_image as read_image
 from .runs.conllu import read_conllu as read_conllu
 from .runs.texts import read_texts as read_texts
@@ -521,7 +519,6 @@ def mixing(
     layers: int | str | collections.abc.Sequence[int] | None = ...,
     method: typing.Literal['exact', 'sketch'] = ...,
     sketch_probes: int | None = ...,
-    leading: int | None = ...,
     max_length: int | None = ...,
     rollouts: bool = ...,
     seed: int = ...,
@@ -551,7 +548,6 @@ def mixing(
         layers: Layers in the result; 1 is the first layer's output. All by default. Fewer layers save space, not time.
         method: Exact norms (exact), or a sketch by random probes with standard errors, about ten times as fast.
         sketch_probes: Number of probes for each token in a sketch; 32 by default.
-        leading: Number of these probes that follow leading directions; a quarter by default.
         max_length: Cut longer texts to this many tokens.
         rollouts: Add raw and effective attention rollout, for comparison.
         seed: Seed of the random probes.
@@ -744,7 +740,7 @@ def token_identifiability(
     texts: typing.Any,
     *,
     experiment: typing.Literal['same-layer', 'across-layers', 'layer-to-layer', 'neighbours', 'data-share'] = ...,
-    probes: typing.Literal['naive', 'linear', 'mlp', 'ridge'] | str | collections.abc.Sequence[typing.Literal['naive', 'linear', 'mlp', 'ridge']] = ...,
+    probes: typing.Literal['naive', 'linear', 'mlp'] | str | collections.abc.Sequence[typing.Literal['naive', 'linear', 'mlp']] = ...,
     distances: typing.Literal['cosine', 'l2'] | str | collections.abc.Sequence[typing.Literal['cosine', 'l2']] = ...,
     folds: int = ...,
     mlp_folds: int | None = ...,
@@ -779,7 +775,7 @@ def token_identifiability(
         texts: Texts, pairs, token ids or a batch. Each text is one sentence for splits and look-up.
         experiment: Which tokens are recovered from which hidden states.
         probes: Maps from hidden state to input.
-        distances: Distances of loss and look-up; ridge always uses l2.
+        distances: Distances of loss and look-up.
         folds: Number of random 70/15/15 splits of the sentences.
         mlp_folds: Number of folds for the MLP, the slowest probe; the first ones are used.
         layers: Layers to train on, counted from 1. Default: all; for data-share the last but one.

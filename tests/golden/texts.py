@@ -60,15 +60,11 @@ CASES: dict[str, Case] = {
     "audit_grouped": Case(lambda: audit(tiny("llama"), TOKENS), local=True),  # 0.2 s
     "audit_cross": rounded(lambda: audit(tiny("t5"), TOKENS, "text1.layer0.head1.cross")),  # 0.3 s
     "tokens_same_layer": single(
-        lambda: tokens(
-            "same-layer", tiny("bert"), SENTENCES, probes=("naive", "linear", "ridge", "mlp")
-        ),
+        lambda: tokens("same-layer", tiny("bert"), SENTENCES, probes=("naive", "linear", "mlp")),
         False,
     ),  # 0.2 s
     "tokens_neighbours": single(
-        lambda: tokens(
-            "neighbours", tiny("bert"), SENTENCES, probes=("ridge", "mlp"), offsets=(-2, 1)
-        ),
+        lambda: tokens("neighbours", tiny("bert"), SENTENCES, probes=("mlp",), offsets=(-2, 1)),
         False,
     ),  # 0.2 s
     "inversion_causal": single(

@@ -19,7 +19,13 @@ SENTENCES = [
     "Nobody could say who had paid .",
     "Snow fell on the hill .",
 ] * 4
-TOKENS = {"probes": "naive,ridge", "folds": 2, "layers": "1,6"}
+TOKENS = {
+    "probes": "naive,linear",
+    "learning_rates": 0.01,
+    "max_epochs": 1,
+    "folds": 2,
+    "layers": "1,6",
+}
 MIXING = {"limit": 1, "sketch_probes": 4}
 TUNING = {"epochs": 1, "rows": 4, "longest": 16}
 
@@ -60,8 +66,7 @@ def data(tmp_path_factory):
     ("name", "options", "chart", "quantity"),
     [
         ("figure1", {"certain_rows": 0}, "correlation_by_length", "whose nullity is max"),
-        ("figure2", {**TOKENS, "probes": "naive,linear", "learning_rates": 0.01, "max_epochs": 1},
-         "lines", "trained on 1, tested on 6"),
+        ("figure2", TOKENS, "lines", "trained on 1, tested on 6"),
         ("figure3", MIXING, "neighbours", "own contribution, layer 6 (last)"),
         ("figure6", {}, "maps", "null attention of head"),
         ("figure12", {**TUNING, "folds": 2}, "rate_by_layer", "l2, layer 6, before and after"),

@@ -18,7 +18,7 @@ from identilens.runs.toml import read_toml
 from identilens.studies.registry import STUDIES
 
 _OPTION = "--config"
-_SOURCES = {"--text", "--file", "--dataset", "--image", "--audio", "--prompt", "--chat"}
+_SOURCES = {"--text", "--file", "--dataset", "--image", "--prompt", "--chat"}
 """Text sources; one on the command line replaces all of the file's."""
 
 
@@ -99,7 +99,7 @@ COMMANDS = {
 }
 """Commands that are not studies: heading in the help, module and function, and the help line."""
 SUBCOMMANDS = {
-    "lab": "Models that the papers train, build or prune.",
+    "lab": "Models that the papers train.",
     "lab dyck": "Dyck languages: models that solve the task with attention that does not show how.",
     "lab encoder": "Identifiable encoders and their training.",
     "reproduce": "Published tables and figures, repeated.",

@@ -23,7 +23,6 @@ cached_file = called("transformers.utils.hub:cached_file")
 read_segment = called("identilens.claims:read_segment")
 read_chats = called("identilens.models.chats:read_chats")
 read_place = called("identilens.models.chats:read_place")
-read_audio = called("identilens.models.media:read_audio")
 read_image = called("identilens.models.media:read_image")
 read_texts = called("identilens.runs.texts:read_texts")
 hub_dataset = called("identilens.runs.texts:hub_dataset")
@@ -85,12 +84,11 @@ class ModelOptions(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions(Settings):
-    """The texts, images or recordings that the model reads.
+    """The texts or images that the model reads.
 
     Attributes:
         text: A text. Repeat the option for each text.
         image: An image file, for vision models. Repeat the option for each image.
-        audio: A .wav file, for audio models. Repeat the option for each recording.
         file: .txt (one text per line), .jsonl, .csv, .tsv, .conllu, also as .gz or .xz; .parquet, .arrow; - for stdin.
         dataset: Data set on the hub, or a folder that `datasets` can read. Its texts are streamed.
         subset: Subset of the data set, if it has several.
@@ -102,7 +100,6 @@ class TextOptions(Settings):
 
     text: Annotated[Names, Parameter(alias="-t")] = ()
     image: Annotated[tuple[Path, ...], REPEATED] = ()
-    audio: Annotated[tuple[Path, ...], REPEATED] = ()
     file: Annotated[Path | None, Parameter(alias="-f", allow_leading_hyphen=True)] = None
     dataset: str | None = None
     subset: str | None = None
@@ -112,19 +109,18 @@ class TextOptions(Settings):
     limit: Positive | None = None
 
     def load(self) -> Sequence[Any]:
-        """Return the texts, images or recordings.
+        """Return the texts or images.
 
         Raises:
             InputError: If they cannot be read, naming file and line.
         """
-        given = (self.text, self.file, self.image, self.audio, self.dataset)
+        given = (self.text, self.file, self.image, self.dataset)
         if [bool(one) for one in given].count(True) != 1:
             raise InputError(
-                "give exactly one of --text (repeat it for each text), --file, --dataset, --image and --audio."
+                "give exactly one of --text (repeat it for each text), --file, --dataset and --image."
             )
-        if self.image or self.audio:
-            read = [*map(read_image, self.image), *map(read_audio, self.audio)]
-            return read[: self.limit]
+        if self.image:
+            return [read_image(file) for file in self.image[: self.limit]]
         source: Any = self.text or self.file
         with console.status("reading texts"):
             if self.dataset is not None:

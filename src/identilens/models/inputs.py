@@ -9,7 +9,6 @@ from torch import Tensor
 
 from identilens.errors import InputError, SettingError
 from identilens.models.families import position_limit
-from identilens.models.media import Audio
 from identilens.models.padding import (
     COUNTED,
     SEQUENCES,
@@ -100,9 +99,7 @@ class InputReader:
         config: Any,
         tokenizer: Any = None,
         image_processor: Any = None,
-        feature_extractor: Any = None,
     ) -> None:
-        self.feature_extractor = feature_extractor
         self.config, self.tokenizer, self.image_processor = config, tokenizer, image_processor
         self.no_tokenizer = "the model has none"
 
@@ -111,8 +108,8 @@ class InputReader:
 
         Args:
             inputs: An item; a string; token ids; a pair as a tuple of two strings; a mapping of batched model inputs
-                (the attention mask is used to remove padding on any side); an image; a recording (`Audio`); or a list
-                of strings, pairs, token ids, images or recordings. For encoder-decoder models a pair is (source,
+                (the attention mask is used to remove padding on any side); an image; or a list of strings, pairs, token
+                ids or images. For encoder-decoder models a pair is (source,
                 target); a single text is its own target.
             max_length: Cut texts to this many tokens, and keep special tokens. By default longer texts are an error.
 
@@ -131,7 +128,7 @@ class InputReader:
             return [inputs]
         if isinstance(inputs, Mapping):
             return list(self._from_batch(inputs, max_length))
-        if isinstance(inputs, str | Audio) or any(
+        if isinstance(inputs, str) or any(
             is_kind(inputs) for is_kind in (_is_pair, _is_ids, _is_image)
         ):
             inputs = [inputs]
@@ -148,23 +145,11 @@ class InputReader:
             return entry
         if _is_image(entry):
             if self.image_processor is None:
-                raise _no_processor("an image needs an image_processor")
-            batch = dict(self.image_processor(images=entry, return_tensors="pt"))
-            return next(self._from_batch(batch, None))
-        if isinstance(entry, Audio):
-            if self.feature_extractor is None:
-                raise _no_processor("a recording needs a feature_extractor")
-            rate = self.feature_extractor.sampling_rate
-            if entry.rate != rate:
                 raise InputError(
-                    f"the model hears {rate:,} samples per second; the recording has {entry.rate:,}. Convert it: "
-                    f"ffmpeg -i recording.wav -ar {rate} converted.wav"
+                    "an image needs an image_processor, and the model has none. Put its preprocessor_config.json into "
+                    "the model's folder, pass one to Lens, or a batch of tensors."
                 )
-            batch = dict(
-                self.feature_extractor(entry.samples, sampling_rate=rate, return_tensors="pt")
-            )
-            if self.config.is_encoder_decoder:
-                batch["decoder_input_ids"] = torch.tensor([self._target(None, [0], 0, None)])
+            batch = dict(self.image_processor(images=entry, return_tensors="pt"))
             return next(self._from_batch(batch, None))
         if isinstance(entry, Tensor):
             entry = entry.tolist()
@@ -341,13 +326,6 @@ def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tens
             mask = torch.arange(batch[name].shape[1]) < lengths[:, None]
             batch[beside(name, "attention_mask")] = mask.long()
     return {name: value.to(device) for name, value in batch.items()}
-
-
-def _no_processor(what: str) -> InputError:
-    return InputError(
-        f"{what}, and the model has none. Put its preprocessor_config.json into the model's folder, pass one to Lens, "
-        "or a batch of tensors."
-    )
 
 
 def _is_pair(entry: Any) -> bool:

@@ -47,7 +47,6 @@ class Lens:
         model: Any transformers model.
         tokenizer: Needed for text, but not for token ids and prepared batches.
         image_processor: Needed for images, but not for batches with pixel_values.
-        feature_extractor: Needed for recordings, but not for batches of features.
         name: Name of the model in results; its own name or path by default.
 
     Raises:
@@ -87,7 +86,6 @@ class Lens:
         tokenizer: Any = None,
         *,
         image_processor: Any = None,
-        feature_extractor: Any = None,
         name: str | None = None,
     ) -> None:
         model = unwrapped(model)
@@ -99,7 +97,7 @@ class Lens:
         self.model = model
         self.tokenizer: Any = tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__
-        self.reader = InputReader(model.config, tokenizer, image_processor, feature_extractor)
+        self.reader = InputReader(model.config, tokenizer, image_processor)
         self.load_options: Mapping[str, Any] | None = None
         self._proven: set[Hashable] = set()
         self._joins_texts = False

@@ -10,7 +10,6 @@ import transformers
 from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoConfig,
-    AutoFeatureExtractor,
     AutoImageProcessor,
     AutoModel,
     AutoTokenizer,
@@ -159,12 +158,12 @@ def _loaded(
     network: Any = _from_checkpoint(model, kind, options)
     (network if placed else network.to(device)).eval()
     processors: list[Any] = []
-    for auto in (AutoTokenizer, AutoImageProcessor, AutoFeatureExtractor):
+    for auto in (AutoTokenizer, AutoImageProcessor):
         try:
             processors.append(auto.from_pretrained(model, **common))
         except (OSError, ValueError, TypeError, KeyError, ImportError):
             processors.append(None)
-    tokenizer, images, audio = processors
+    tokenizer, images = processors
     # Where none of a tokenizer's files exists, transformers has made an empty one.
     absent = sorted(getattr(tokenizer, "vocab_files_names", {}).values())
     if any(cached_file(model, name, **common, **QUIET) for name in (*absent, *_WHOLE_TOKENIZERS)):
@@ -173,7 +172,6 @@ def _loaded(
         network,
         None if absent else tokenizer,
         image_processor=images,
-        feature_extractor=audio if hasattr(audio, "sampling_rate") else None,
         name=name,
     )
     if absent:

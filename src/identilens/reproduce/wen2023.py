@@ -11,10 +11,9 @@ import polars as pl
 import torch
 
 from identilens.lab.dyck.configuration import DyckConfig
-from identilens.lab.dyck.evaluation import closing_accuracy
 from identilens.lab.dyck.language import with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM
-from identilens.lab.dyck.settings import LONG, DyckSetting
+from identilens.lab.dyck.settings import DyckSetting
 from identilens.lab.dyck.train.measuring import pattern_table, probe_tokens, variation_table
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.train.study import folder_name, train_dyck
@@ -26,7 +25,6 @@ from identilens.reproduce.wen2023_settings import (
     LENGTHS,
     LOST,
     RANDOM,
-    REIMPLEMENTED,
     SETTINGS,
 )
 from identilens.runs.progress import Progress
@@ -175,42 +173,16 @@ def balance(
     )
     constant = pl.col("largest_violation") * settings[0].training.length
     bound = result.table.select("setting", "seed", "loss", "long_argmax", constant.alias("C"))
-    windows = pl.concat([accuracy_windows(result, setting) for setting in settings])
     findings = (
-        "Accuracy by argmax and threshold depends on the positions that count: all prefixes of texts of 400 brackets, "
-        f"or only prefixes of 400 to 500 brackets:\n\n{markdown_table(windows)}\n\n"
         f"Rank correlation of the balance violation with accuracy on long prefixes and with the training loss:\n\n"
-        f"{markdown_table(correlations)}\n\n{REIMPLEMENTED} {LOST}\n\nTheorem 2 says S ≤ (C/N) P for all queries and "
+        f"{markdown_table(correlations)}\n\n{LOST}\n\nTheorem 2 says S ≤ (C/N) P for all queries and "
         "pairs, with a constant C, when the loss on length N is near its least. The least C that each model needs, N "
         "times its largest S/P, is in bound.csv: mean "
         f"{bound['C'].mean():.2f} over all models, largest {bound['C'].max():.2f}. The settings with weight decay "
         "(AdamW's, decoupled, on cross-entropy) do not test Corollary 2, which says this of minimisers of the "
         "squared loss as L2 regularisation goes to 0. `identilens reproduce wen2023-corollary2` tests it."
     )
-    return findings, {"correlations": correlations, "bound": bound, "windows": windows}
-
-
-def accuracy_windows(result: DyckRuns, setting: DyckSetting) -> pl.DataFrame:
-    """Return mean, least and largest accuracy over seeds on two windows of positions: up to 400, and 400 to 500."""
-    models = models_of(result, setting)
-    config: DyckConfig = models[0].config
-    draw = torch.Generator().manual_seed(2_000_004)
-    tokens = with_start(config.language.sample_prefixes(100, LONG[0], draw))
-    of_setting = result.table.filter(setting=setting.name)
-    windows = {
-        "all up to 400": pl.DataFrame([closing_accuracy(model, tokens) for model in models]),
-        "400 to 500": of_setting.select(argmax="long_argmax", threshold="long_threshold"),
-    }
-    shares = pl.concat(
-        frame.select(pl.lit(name).alias("positions"), pl.all()) for name, frame in windows.items()
-    )
-    value = pl.col("value")
-    return (
-        shares.unpivot(["argmax", "threshold"], index="positions", variable_name="measure")
-        .group_by("measure", "positions", maintain_order=True)
-        .agg(seeds=pl.len(), mean=value.mean(), least=value.min(), largest=value.max())
-        .select(pl.lit(setting.name).alias("setting"), pl.all())
-    )
+    return findings, {"correlations": correlations, "bound": bound}
 
 
 def stack_like(result: DyckRuns, *_: Any) -> tuple[str, Tables]:

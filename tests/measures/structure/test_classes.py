@@ -5,73 +5,31 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from helpers.heads import doubles, normals, random_weights, seeded, seeds
-from identilens.errors import InputError
 from identilens.measures.attention.simplex import largest_step
 from identilens.measures.structure import (
     circularity,
     efficient_attention,
-    equivalent,
     perturbation_directions,
     perturbed,
     structure_norm,
     structure_weights,
 )
-from identilens.measures.structure.classes import RELATIONS
 
 
-def moved(weights, T, seed, share=0.5, ones=True):
-    """Other weights with the same output; with ``ones`` on the simplex too."""
-    columns = torch.cat([T, torch.ones(len(T), 1, dtype=T.dtype)], 1) if ones else T
-    basis = torch.linalg.qr(columns).Q
+def moved(weights, T, seed):
+    """Other weights with the same output on the simplex."""
+    basis = torch.linalg.qr(torch.cat([T, torch.ones(len(T), 1, dtype=T.dtype)], 1)).Q
     noise = normals(seeded(seed), weights.shape)
     noise = noise - noise @ basis @ basis.mT
-    return weights + share * largest_step(weights, noise)[:, None] * noise
+    return weights + 0.5 * largest_step(weights, noise)[:, None] * noise
 
 
-@pytest.mark.parametrize("relation", RELATIONS)
 @given(seed=seeds)
 @settings(max_examples=25, deadline=None)
-def test_they_are_equivalence_relations(relation, seed):
+def test_weights_with_one_output_have_one_projection(seed):
     one, T = random_weights(seed, 12, 4)
     two = moved(one, T, seed + 1)
-    three = moved(two, T, seed + 2)
-    for first in (one, two, three):
-        for second in (one, two, three):
-            assert equivalent(first, second, T, relation=relation)
-            assert_close(
-                efficient_attention(first, T).efficient, efficient_attention(second, T).efficient
-            )
-    other = random_weights(seed + 3, 12, 4)[0]
-    assert not equivalent(one, other, T, relation=relation)
-    assert not equivalent(other, three, T, relation=relation)
-
-
-def test_each_relation_is_finer_than_the_one_before():
-    one, T = random_weights(0, 12, 4)
-    loose = moved(one, T, 1, ones=False)
-    assert equivalent(one, loose, T)
-    assert not equivalent(one, loose, T, relation="row_sums")
-    far = moved(one, T, 2, share=3.0)
-    assert equivalent(one, far, T, relation="row_sums")
-    assert bool((far < 0).any())
-    assert not equivalent(one, far, T, relation="simplex")
-
-
-def test_the_finer_relations_live_on_distributions():
-    """Weights whose rows do not sum to 1 are not even equivalent to themselves."""
-    one, T = random_weights(0, 8, 3)
-    assert equivalent(2 * one, 2 * one, T)
-    assert not equivalent(2 * one, 2 * one, T, relation="row_sums")
-    assert not equivalent(-one, -one, T, relation="simplex")
-
-
-def test_the_output_projection_counts():
-    one, V = random_weights(1, 12, 4)
-    lost = torch.zeros(4, 6).double()
-    lost[:2, :2] = torch.eye(2)
-    two = moved(one, V @ lost[:, :2], 3)
-    assert equivalent(one, two, V, lost)
-    assert not equivalent(one, two, V)
+    assert_close(efficient_attention(one, T).efficient, efficient_attention(two, T).efficient)
 
 
 def heads_of(seed, n=16, d=5, heads=3):
@@ -132,7 +90,6 @@ def test_negative_entries_are_counted():
     assert_close(found.efficient[0], doubles([5 / 6, 1 / 3, -1 / 6]))
     assert float(found.negative) == pytest.approx(1 / 3)
     assert float(found.least) == pytest.approx(-1 / 6)
-    assert int(found.rank) == 2
 
 
 def case(seed, n=10):
@@ -197,6 +154,3 @@ def test_sizes_reach_from_nothing_to_the_whole_direction():
     assert_close(perturbed(weights, whole, reach), weights + whole)
     assert_close(perturbed(weights, whole, 0.0), weights)
     assert_close(perturbed(weights, 0 * whole, 0.0), weights)
-    for size in (-1e-3, reach * (1 + 1e-6)):
-        with pytest.raises(InputError, match="size"):
-            perturbed(weights, whole, size)

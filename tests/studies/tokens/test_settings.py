@@ -2,8 +2,8 @@
 
 import pytest
 
-from identilens.errors import InputError, SettingError
-from identilens.studies.tokens.cells import Cell, cells, probe_kinds
+from identilens.errors import SettingError
+from identilens.studies.tokens.cells import Cell, cells
 from identilens.studies.tokens.settings import TokenSettings
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -21,23 +21,12 @@ def test_cells_of_each_experiment():
     down = chosen(experiment="layer-to-layer")
     assert cells(down, 2, "mlp") == [Cell(1, (1,), target=0), Cell(2, (2,), target=1)]
     near = chosen(experiment="neighbours", offsets=(-1, 2))
-    assert cells(near, 1, "ridge") == [Cell(1, (1,), offset=-1), Cell(1, (1,), offset=2)]
+    assert cells(near, 1, "linear") == [Cell(1, (1,), offset=-1), Cell(1, (1,), offset=2)]
     share = chosen(experiment="data-share", shares=(0.5, 1.0))
     # The paper takes layer 11 of 12.
     assert cells(share, 12, "mlp") == [Cell(11, (11,), share=0.5), Cell(11, (11,))]
     assert cells(share, 12, "naive") == [Cell(11, (11,))]
     assert cells(share, 1, "naive") == [Cell(1, (1,))]
-
-
-def test_ridge_has_no_cosine_form():
-    settings = chosen(probes=("naive", "ridge"))
-    assert probe_kinds(settings) == [
-        ("naive", "cosine"),
-        ("naive", "l2"),
-        ("ridge", "l2"),
-    ]
-    with pytest.raises(InputError, match="distances"):
-        chosen(probes=("ridge",), distances="cosine")
 
 
 @pytest.mark.parametrize(

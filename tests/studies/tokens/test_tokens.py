@@ -24,6 +24,7 @@ from identilens.studies.tokens.study import token_identifiability
 
 TEXTS = [ids(4 + seed % 7, seed) for seed in range(40)]
 LENGTHS = [len(text) for text in TEXTS]
+ONCE: dict = {"folds": 1, "learning_rates": (0.01,), "max_epochs": 2}
 QUICK: dict = {"folds": 2, "learning_rates": (0.01, 0.003), "max_epochs": 4, "hidden_units": 16}
 
 
@@ -88,11 +89,11 @@ def test_numbers_are_those_of_the_measures(lens, cache):
 
 
 def test_across_layers_holds_the_same_layer_on_its_diagonal(lens, cache):
-    options = {"probes": ("naive", "linear", "ridge"), "states": cache, **QUICK}
+    options = {"probes": ("naive", "linear"), "states": cache, **QUICK}
     same = token_identifiability(lens, TEXTS, **options)
     across = token_identifiability(lens, TEXTS, experiment="across-layers", **options)
-    assert len(same.table) == 2 * 2 * (2 + 2 + 1)
-    assert len(across.table) == 2 * (2 * 2 + 4 * 3)
+    assert len(same.table) == 2 * 2 * (2 + 2)
+    assert len(across.table) == 2 * (2 * 2 + 4 * 2)
     diagonal = across.table.filter(pl.col("layer_trained") == pl.col("layer_tested")).drop(
         "experiment"
     )
@@ -104,7 +105,7 @@ def test_across_layers_holds_the_same_layer_on_its_diagonal(lens, cache):
 def test_layer_to_layer_and_two_checkpoints(lens, cache):
     other = Lens(build("bert", seed=3))
     options = {
-        "experiment": "layer-to-layer", "probes": ("naive", "ridge"), "states": cache, "folds": 2,
+        "experiment": "layer-to-layer", "probes": ("naive", "linear"), "states": cache, **QUICK,
     }  # fmt: skip
     both = token_identifiability(lens, TEXTS, compare_model=other, **options)
     for name, one in (("model", lens), ("compared", other)):
@@ -147,9 +148,10 @@ def test_neighbours_and_shares(lens, cache):
         TEXTS,
         experiment="neighbours",
         offsets=(-2, 1),
-        probes=("ridge",),
-        folds=1,
+        probes=("linear",),
+        distances=("l2",),
         states=cache,
+        **ONCE,
     )
     states = extract(lens, read_items(lens, TEXTS, None), cache, print)
     split = split_sentences(40, folds=1)[0]
@@ -157,7 +159,7 @@ def test_neighbours_and_shares(lens, cache):
     assert found["tokens"] == sum(max(0, LENGTHS[s] - 2) for s in split.test)
     sizes = [LENGTHS[s] for s in split.test]
     parts = [token_rows(LENGTHS, part, offset=-2) for part in (split.train, split.validation)]
-    mapped = build_probe("ridge", "l2", TokenSettings())
+    mapped = build_probe("linear", "l2", TokenSettings(**ONCE))
     mapped.fit(
         *(one for rows in parts for one in (states.layers[2, rows], states.layers[0, rows - 2]))
     )
@@ -171,21 +173,21 @@ def test_neighbours_and_shares(lens, cache):
     )
     assert found["rate"] == pytest.approx(expected.rate)
     share = token_identifiability(
-        lens, TEXTS, experiment="data-share", probes=("naive", "ridge"), folds=1, states=cache
+        lens, TEXTS, experiment="data-share", distances=("l2",), states=cache, **ONCE
     )
-    few = row(share, probe="ridge", share=0.5)
+    few = row(share, probe="linear", share=0.5)
     assert few["train_tokens"] == len(token_rows(LENGTHS, keep_training_share(split, 0.5).train))
-    assert share.table.filter(pl.col("probe") == "naive")["share"].to_list() == [1.0, 1.0]
+    assert share.table.filter(pl.col("probe") == "naive")["share"].to_list() == [1.0]
     assert share.table["layer_trained"].unique().to_list() == [1]
     assert share.table["train_rate"].is_null().equals(share.table["probe"] == "naive")
 
 
 def test_chunks_change_nothing(lens, cache, monkeypatch):
-    ridge = {"probes": ("ridge",), "folds": 1, "states": cache}
+    linear = {"probes": ("linear",), "states": cache, **ONCE}
     for options in ({}, {"experiment": "neighbours", "offsets": (2,)}):
-        whole = token_identifiability(lens, TEXTS, **ridge, **options).table
+        whole = token_identifiability(lens, TEXTS, **linear, **options).table
         monkeypatch.setattr(runner, "CHUNK_TOKENS", 7)
-        assert_frame_equal(token_identifiability(lens, TEXTS, **ridge, **options).table, whole)
+        assert_frame_equal(token_identifiability(lens, TEXTS, **linear, **options).table, whole)
         monkeypatch.undo()
 
 

@@ -15,7 +15,6 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
-from identilens.errors import InputError
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
 from identilens.models.eager import eager_attention_forward
 
@@ -169,9 +168,6 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
 
         By default positions count from each text's first token. With ``first_token_only`` the last layer computes only
         the first position, which must not be padding: the state is the same, at less cost.
-
-        Raises:
-            InputError: For an empty text, or more positions than the model has.
         """
         embedded = self.token_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
         positions = (
@@ -188,11 +184,6 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
     def _positions(self, embedded: Tensor, attention_mask: Tensor | None) -> Tensor:
         """Count positions from each text's first token, so that padding on the left does not shift them."""
         length = embedded.shape[1]
-        if not 1 <= length <= self.config.max_position_embeddings:
-            raise InputError(
-                f"texts need 1 to {self.config.max_position_embeddings} tokens for this model; got {length}. "
-                "Cut longer texts with max_length, and leave out empty ones."
-            )
         if attention_mask is None or attention_mask.ndim != 2:
             return torch.arange(length, device=embedded.device)[None]
         return (attention_mask.long().cumsum(-1) - 1).clamp_min(0)

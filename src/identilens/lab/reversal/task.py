@@ -1,13 +1,14 @@
 """The reversal task (structure2025, V): how well a structure matches the antidiagonal."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import polars as pl
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.measures.structure.weights import Scale, structure_weights
+from identilens.measures.structure.weights import structure_weights
 from identilens.runs.tables import Columns, Row, decimals, integers, table_of
 
 THRESHOLDS = tuple(round(0.02 * step, 2) for step in range(51))
@@ -52,7 +53,7 @@ def threshold_sweep(
     weights: Float[Tensor, "text n n"],
     thresholds: Sequence[float] = THRESHOLDS,
     *,
-    scale: Scale = "mean",
+    scale: Literal["mean", "sum"] = "mean",
 ) -> pl.DataFrame:
     """Return the match of W = Norm(Cut_l(Ã)) and the antidiagonal at each threshold (structure2025, Fig. 2).
 
@@ -62,7 +63,7 @@ def threshold_sweep(
     mean = weights.double().mean(0)
     rows = []
     for threshold in thresholds:
-        W = structure_weights(mean, threshold, texts=len(weights), scale=scale)
+        W = structure_weights(mean, threshold / len(weights) if scale == "sum" else threshold)
         match = antidiagonal_match(W)
         rows.append({"scale": scale, "threshold": threshold, **match, "kept": int((W > 0).sum())})
     return table_of(SWEEP, rows)

@@ -7,7 +7,6 @@ from jaxtyping import Bool, Float
 from scipy.stats import t as student
 from torch import Tensor
 
-from identilens.errors import InputError
 from identilens.linalg.checks import check_finite
 
 TIE = 1e-6
@@ -35,13 +34,8 @@ def rank_agreement(
         tensor(0.5000, dtype=torch.float64)
 
     Raises:
-        InputError: Rows of different shapes.
         NumericalError: NaN or infinity.
     """
-    if first.shape != second.shape:
-        raise InputError(
-            f"expected scores of the same parts; got shapes {tuple(first.shape)}, {tuple(second.shape)}."
-        )
     check_finite(first=first, second=second)
     seen = (
         torch.ones_like(first, dtype=torch.bool) if visible is None else visible.expand(first.shape)
@@ -97,10 +91,8 @@ class Interval:
     high: float
 
 
-def bootstrap_interval(
-    values: Float[Tensor, " text"], *, level: float = 0.95, draws: int = 2000, seed: int = 0
-) -> Interval:
-    """Return the mean of one value per text and its bootstrap-t interval (Efron 1981; Hall 1988).
+def bootstrap_interval(values: Float[Tensor, " text"], *, draws: int = 2000) -> Interval:
+    """Return the mean of one value per text and its 95 % bootstrap-t interval (Efron 1981; Hall 1988).
 
     Quantiles of (mean* − mean) / (s* / √n), over ``draws`` resamples of the texts, take the place of Student's. With
     fewer than `LEAST_TEXTS` or more than `MOST_TEXTS` texts, or a resample of nearly equal values, they are Student's
@@ -116,37 +108,30 @@ def bootstrap_interval(
         (4.5, True)
 
     Raises:
-        InputError: No texts, or a level outside (0, 1).
         NumericalError: NaN or infinity.
     """
-    if not len(values) or not 0 < level < 1:
-        raise InputError(
-            f"expected at least one text and a level in (0, 1); got {len(values)} texts, level {level}."
-        )
     check_finite(values=values)
     held = values.detach().double().cpu()
     mean, texts = float(held.mean()), len(held)
     if texts == 1:
         return Interval(mean, float("nan"), float("nan"))
     error = float(held.std()) / texts**0.5
-    lower, upper = _quantiles(held, level, draws, seed)
+    lower, upper = _quantiles(held, draws)
     return Interval(mean, mean - upper * error, mean - lower * error)
 
 
-def _quantiles(
-    held: Float[Tensor, " text"], level: float, draws: int, seed: int
-) -> tuple[float, float]:
+def _quantiles(held: Float[Tensor, " text"], draws: int) -> tuple[float, float]:
     """Return the quantiles of the studentised mean: by resampling where that can be done, else Student's."""
     texts, spread = len(held), held.std()
     if LEAST_TEXTS <= texts <= MOST_TEXTS and spread > 0:
-        generator = torch.Generator().manual_seed(seed)
+        generator = torch.Generator().manual_seed(0)
         drawn = held[torch.randint(texts, (draws, texts), generator=generator)]
         spreads = drawn.std(1)
         if bool((spreads > _SPREAD * spread).all()):
-            ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=torch.float64)
+            ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
             low, high = (
                 ((drawn.mean(1) - held.mean()) / (spreads / texts**0.5)).quantile(ends).tolist()
             )
             return low, high
-    high = float(student.ppf((1 + level) / 2, texts - 1))
+    high = float(student.ppf(0.975, texts - 1))
     return -high, high

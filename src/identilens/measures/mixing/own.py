@@ -4,8 +4,6 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from identilens.errors import InputError
-
 
 def own_contributions(table: pl.DataFrame, tokens: pl.DataFrame) -> pl.DataFrame:
     """Return, for each hidden token at each layer, the contribution of the input token at the same position.
@@ -81,19 +79,7 @@ def boxes_by_tag(own: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
 
     Returns:
         Columns as from `box_statistics`, tags in the order of their median at the last layer, highest first.
-
-    Raises:
-        InputError: If tags and contributions do not fit.
     """
-    sizes = own.group_by("text").agg(pl.col("position").max() + 1).sort("text")
-    lengths = dict(tags.group_by("text").agg(pl.col("position").max() + 1).iter_rows())
-    for text, size in sizes.iter_rows():
-        # A text that was cut has fewer tokens than its tags; its last token may be a special one.
-        if lengths.get(text) != size:
-            raise InputError(
-                f"text {text} has {size} tokens in the result and {lengths.get(text, 0)} here. Pass the same texts in "
-                "the same order, not cut by max_length."
-            )
     boxes = box_statistics(
         own.join(tags, on=["text", "position"], how="inner"), ("kind", "layer", "tag")
     )

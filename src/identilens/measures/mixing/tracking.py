@@ -22,14 +22,12 @@ def context_of_token(
 
     Returns:
         Columns kind, layer, offset (input position minus that of the centre), total over all texts, share of the
-        layer's total, and texts. The token's own input is left out, since it is not context.
-
-    Raises:
-        InputError: If no text contains both tokens.
+        layer's total, and texts. The token's own input is left out, since it is not context. No rows where no text
+        contains both tokens.
     """
     whose, where = (_first(tokens, name) for name in (token, centre))
     keys = ["text", "kind"]
-    rows = (
+    return (
         table.lazy()
         .filter((pl.col("kind") != "cross") & pl.col("layer").is_in(first_middle_last(table)))
         .join(whose.lazy().rename({"position": "hidden"}), on=[*keys, "hidden"], how="inner")
@@ -42,12 +40,6 @@ def context_of_token(
         .sort("kind", "layer", "offset")
         .collect()
     )
-    if not len(rows):
-        raise InputError(
-            f"no text contains both {token!r} and {centre!r} and a third token; tokens such as "
-            f"{', '.join(map(repr, tokens['token'].unique().sort().head(8)))} occur. Pass one of the model's tokens."
-        )
-    return rows
 
 
 def track_token(

@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, projected
-from identilens.linalg.checks import check_width
 from identilens.measures.attention.simplex import largest_step
 
 _LEAST_MOVE = 1e-6
+TOLERANCE = 1e-6
+"""Relative change of an output up to which weights count as equivalent."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,6 @@ def circularity(
     weights: Float[Tensor, "head query key"],
     first: Float[Tensor, "head key d_v"] | ProjectedValues,
     second: Float[Tensor, "head key d_v"] | ProjectedValues,
-    output_projection: Float[Tensor, "head d_v d_model"] | None = None,
     *,
     seed: int = 0,
 ) -> Circularity:
@@ -59,17 +58,8 @@ def circularity(
     largest step with non-negative weights. So A₁ ~ A₂ under the embedding E₁ by every relation of II.B. Under E₂ they
     are equivalent only if the direction is also in the null space of T₂. Every key is visible; both texts have the same
     length.
-
-    Raises:
-        InputError: For shapes that do not fit, such as texts of different lengths.
     """
-    one, two = (projected(values, output_projection) for values in (first, second))
-    if one.compact.shape != two.compact.shape:
-        raise InputError(
-            "expected values of two texts of one length; got "
-            f"{tuple(one.compact.shape)} and {tuple(two.compact.shape)}. Cut both texts to the same number of tokens."
-        )
-    check_width("weights", weights, one.compact, one.keys)
+    one, two = projected(first), projected(second)
     n = one.keys
     kept, other = (T.simplex_space().kept for T in (one, two))
     freedom = one.simplex_nullity

@@ -2,11 +2,10 @@
 
 from dataclasses import dataclass
 
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from identilens.linalg import ProjectedValues, projected
-from identilens.linalg.checks import check_finite, check_width
 
 _ROUNDING = 1e-9
 
@@ -17,55 +16,41 @@ class EfficientAttention:
 
     Attributes:
         efficient: The projection: same head output, same row sums, entries of any sign.
-        rank: Rank of [T, 1].
         negative: Share of entries below zero, beyond rounding. Above 0, the rows are not distributions.
         least: The smallest entry.
         row_sum_error: Largest |row sum of the projection − row sum of the weights|.
-        tolerance: Singular values of [T, 1] up to this share of the largest count as zero.
     """
 
     efficient: Float[Tensor, "*batch query key"]
-    rank: Int[Tensor, "*batch"]
     negative: Float[Tensor, "*batch"]
     least: Float[Tensor, "*batch"]
     row_sum_error: Float[Tensor, "*batch"]
-    tolerance: float
 
 
 def efficient_attention(
     weights: Float[Tensor, "*batch query key"],
     values: Float[Tensor, "*batch key d_v"] | ProjectedValues,
-    output_projection: Float[Tensor, "*#batch d_v d_model"] | None = None,
 ) -> EfficientAttention:
     """Return attention weights projected on Ker([T, 1])^⊥ (Naim & Asher 2024; structure2025, II.A).
 
     A row a becomes a P, with P the orthogonal projector on the columns of [T, 1]. Because P [T, 1] = [T, 1], the output
     a T and the sum of the row do not change. Two sets of weights with the same output and sums have the same
     projection. Entries can become negative; ``negative`` is their share. Every key is visible to every query.
-    ``values`` is V, or T itself without a projection. In float64; cost O(n² d_v) per head.
+    ``values`` is T, or its factors. In float64; cost O(n² d_v) per head.
 
     Examples:
         >>> import torch
         >>> from identilens.measures.structure import efficient_attention
         >>> found = efficient_attention(torch.tensor([[0.2, 0.3, 0.5]]), torch.tensor([[1.0], [1.0], [0.0]]))
-        >>> found.efficient, found.rank
-        (tensor([[0.2500, 0.2500, 0.5000]], dtype=torch.float64), tensor(2))
-
-    Raises:
-        InputError: For shapes that do not fit.
-        NumericalError: For NaN or infinite entries.
+        >>> found.efficient
+        tensor([[0.2500, 0.2500, 0.5000]], dtype=torch.float64)
     """
-    T = projected(values, output_projection)
-    check_width("weights", weights, T.compact, T.keys)
-    check_finite(weights=weights)
     given = weights.double()
-    kept = T.simplex_space().kept
+    kept = projected(values).simplex_space().kept
     efficient = given @ kept @ kept.mT
     return EfficientAttention(
         efficient,
-        T.keys - T.simplex_nullity,
         (efficient < -_ROUNDING).double().mean((-2, -1)),
         efficient.amin((-2, -1)),
         (efficient.sum(-1) - given.sum(-1)).abs().amax(-1),
-        T.tolerance,
     )

@@ -6,8 +6,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.errors import InputError
-
 
 @dataclass(frozen=True)
 class MatrixNorms:
@@ -24,8 +22,8 @@ def structure_norm(
 ) -> Float[Tensor, "*batch"]:
     """Return ‖A‖_S = (1/n²) Σ w_ij |a_ij| (structure2025, Eq. 5); n² is the number of entries.
 
-    It is a norm on all matrices of W's shape, because every w_ij is positive. The W from Cut_l has zeros and gives only
-    a seminorm; with `positive_structure` it gives a norm.
+    It is a norm on all matrices of W's shape if every w_ij is positive. The W from Cut_l has zeros and gives only a
+    seminorm; with `positive_structure` it gives a norm.
 
     Examples:
         >>> import torch
@@ -33,14 +31,7 @@ def structure_norm(
         >>> matrix, structure = torch.tensor([[1.0, -2.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.1], [0.1, 1.0]])
         >>> structure_norm(matrix, structure)
         tensor(0.5500)
-
-    Raises:
-        InputError: For a W of another shape, or with entries that are not positive.
     """
-    check_structure(structure, positive=True)
-    if matrix.shape[-2:] != structure.shape[-2:]:
-        shapes = f"{tuple(matrix.shape[-2:])}; got {tuple(structure.shape[-2:])}"
-        raise InputError(f"expected W of the matrix's shape {shapes}.")
     return (structure * matrix.abs()).mean((-2, -1))
 
 
@@ -76,28 +67,6 @@ def positive_structure(
         >>> positive_structure(torch.tensor([[0.9, 0.0], [0.1, 1.0]]), floor=0.01)
         tensor([[0.9000, 0.0100],
                 [0.1000, 1.0000]])
-
-    Raises:
-        InputError: For negative entries, or a floor outside the range.
     """
-    if not 0 < floor <= 1:
-        raise InputError(f"floor must lie in (0, 1]; got {floor}.")
-    check_structure(structure)
     top = structure.amax((-2, -1), keepdim=True)
     return torch.where(top > 0, torch.maximum(structure, floor * top), 1.0)
-
-
-def check_structure(structure: Tensor, *, positive: bool = False) -> None:
-    """Raise for a W that is not a matrix, or has NaN, negative or (with ``positive``) zero entries."""
-    if structure.ndim < 2 or 0 in structure.shape[-2:]:
-        raise InputError(f"W must be (..., query, key); got {tuple(structure.shape)}.")
-    if not bool(torch.isfinite(structure).all()) or bool((structure < 0).any()):
-        raise InputError(
-            "W must have finite entries of 0 or more; got NaN, infinite or negative ones."
-        )
-    if positive and bool((structure == 0).any()):
-        zeros = int((structure == 0).sum())
-        raise InputError(
-            f"the norm of Eq. 5 needs every w_ij > 0; W has {zeros} zeros of {structure.numel()} entries. "
-            "Pass positive_structure(W), or cut with a penalty above 0."
-        )

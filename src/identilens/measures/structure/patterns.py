@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.measures.structure.weights import check_weights, normalise_rows
+from identilens.measures.structure.weights import normalise_rows
 
 Pattern = Literal["diagonal", "offset", "antidiagonal", "local", "block", "vertical", "uniform"]
 LEAST_SCORE = 0.25
@@ -53,11 +53,7 @@ def pattern_scores(
         >>> scores = pattern_scores(torch.eye(6))
         >>> pattern_of(scores)
         PatternScore(pattern='diagonal', score=1.0, place=None)
-
-    Raises:
-        InputError: For negative or infinite entries.
     """
-    check_weights(weights, "the weights whose pattern is wanted")
     rows = normalise_rows(weights.double())
     n_query, n_key = rows.shape
     share = 1 / n_key

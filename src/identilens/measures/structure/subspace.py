@@ -6,7 +6,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, relative_tolerance
 from identilens.linalg.decompositions import eigh
 
@@ -47,20 +46,12 @@ class Subspace:
             self.eigenvalues.shape[-1]
         )
 
-    def project(
-        self, weights: Float[Tensor, "head query key"], share: float = 0.0
-    ) -> Float[Tensor, "head query key"]:
-        """Return the projection of each row of weights on R (structure2025, III.B), or on the weighted R."""
-        return weights @ self.projector(share).to(weights.dtype)
-
     def projector(self, share: float = 0.0) -> Float[Tensor, "head key key"]:
         """Return the orthogonal projector on R, or on the weighted R."""
         basis = self.vectors * self._kept(share)[:, None, :]
         return basis @ basis.mT
 
     def _kept(self, share: float) -> Tensor:
-        if not 0 <= share <= 1:
-            raise InputError(f"share must lie in [0, 1]; got {share}.")
         number = torch.arange(self.eigenvalues.shape[-1], device=self.eigenvalues.device)
         return (number < self.dimension[:, None]) & (self.eigenvalues >= share)
 

@@ -1,6 +1,6 @@
 """Nearest neighbour look-up within a sentence: the input token that is nearest to a predicted vector."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Literal
@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from identilens.errors import InputError
 from identilens.linalg.checks import check_finite
-from identilens.measures.tokens.splits import Lengths, checked_lengths, packed
+from identilens.measures.tokens.splits import packed
 
 Distance = Literal["cosine", "l2"]
 
@@ -43,7 +43,7 @@ class LookUp:
 def look_up(
     predicted: Float[Tensor, "token d"],
     inputs: Float[Tensor, "token d"],
-    lengths: Lengths,
+    lengths: Sequence[int],
     *,
     distance: Distance,
     offset: int = 0,
@@ -69,12 +69,9 @@ def look_up(
         (0.75, 0.5)
 
     Raises:
-        InputError: Lengths that do not fit, or no token with such a neighbour.
+        InputError: Vectors of another width than the inputs.
         NumericalError: NaN or infinity.
     """
-    if distance not in ("cosine", "l2"):
-        raise InputError(f"expected distance 'cosine' or 'l2', got {distance!r}")
-    sizes = checked_lengths(lengths, len(inputs))
     check_finite(predicted=predicted, inputs=inputs)
     if predicted.shape[-1] != inputs.shape[-1]:
         raise InputError(
@@ -82,13 +79,8 @@ def look_up(
             "map can compare them: use LinearProbe"
         )
     ids = (torch.arange(len(inputs)) if token_ids is None else token_ids).to(inputs.device)
-    scores = _looked_up(predicted, inputs, sizes, distance, offset, ids)
-    if scores.shape[1] == 0:
-        raise InputError(
-            f"expected a sentence of more than {abs(offset)} tokens to look up neighbours at {offset:+d}, "
-            f"got at most {max(sizes)}; use a smaller offset or longer sentences"
-        )
-    sentences = sum(size > abs(offset) for size in sizes)
+    scores = _looked_up(predicted, inputs, lengths, distance, offset, ids)
+    sentences = sum(size > abs(offset) for size in lengths)
     rate, token_rate, chance, token_chance = scores.mean(1).tolist()
     return LookUp(rate, token_rate, chance, token_chance, scores.shape[1], sentences)
 
@@ -96,7 +88,7 @@ def look_up(
 def _looked_up(
     predicted: Tensor,
     inputs: Tensor,
-    sizes: list[int],
+    sizes: Sequence[int],
     distance: Distance,
     offset: int,
     ids: Tensor,

@@ -13,111 +13,11 @@ from torch.nn.functional import gelu
 from torch.nn.init import xavier_uniform_
 from torch.optim import Adam
 
-from identilens.errors import InputError, NumericalError
+from identilens.errors import NumericalError
 from identilens.linalg.checks import check_finite
-from identilens.linalg.decompositions import eigh
-from identilens.linalg.tolerance import relative_tolerance
 from identilens.measures.tokens.lookup import Distance, look_up
-from identilens.measures.tokens.splits import Lengths
 
 _NORM_FLOOR = 1e-24  # Avoids division by zero for zero vectors.
-ROWS = 4096  # Rows that are converted to float64 at a time.
-
-
-@dataclass(frozen=True, eq=False)
-class RidgeFit:
-    """The ridge solution W, d_out x d_in, with the lowest validation loss; ``losses`` has the loss of every penalty.
-
-    Losses are means of (W e − x)² over tokens and coordinates. Penalties are shares of the mean squared coordinate of
-    e.
-    """
-
-    weight: Float[Tensor, "d_out d_in"]
-    penalty: float
-    validation_loss: float
-    losses: tuple[float, ...]
-
-
-def fit_ridge(
-    hidden: Float[Tensor, "train d_in"],
-    inputs: Float[Tensor, "train d_out"],
-    validation_hidden: Float[Tensor, "validation d_in"],
-    validation_inputs: Float[Tensor, "validation d_out"],
-    penalties: Sequence[float],
-) -> RidgeFit:
-    """Return the map W that minimises Σ‖W e − x‖² + λ‖W‖²_F, with λ chosen on the validation tokens.
-
-    W = Xᵀ E (Eᵀ E + λ I)⁻¹ for the rows e of E and x of X. With λ = 0, the L2 training of Brunner et al. 2020, B.1
-    converges to this W. In the eigenbasis of EᵀE = V diag(s) Vᵀ, all penalties use the same products: with c = VᵀEᵀX
-    and g_i = 1/(s_i + λ), the validation error is Σ_ij g_i g_j M_ij (c cᵀ)_ij − 2 Σ_i g_i (c Nᵀ)_ii + ‖X_val‖². M and N
-    are EᵀE and EᵀX of the validation tokens in that basis. Each further penalty costs O(d²); the total cost is
-    O(tokens d² + d³), in float64. Directions in which the hidden states do not vary (up to float32 rounding) are left
-    out. ``penalties`` are the values of λ to try, as shares of trace(EᵀE)/d_in.
-
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.tokens.probes import fit_ridge
-        >>> hidden = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
-        >>> inputs = hidden @ torch.diag(torch.tensor([1.0, 2.0, 3.0]))
-        >>> found = fit_ridge(hidden[:30], inputs[:30], hidden[30:], inputs[30:], penalties=[1e-6, 1.0])
-        >>> found.penalty, found.weight.round(decimals=3).diagonal()
-        (1e-06, tensor([1., 2., 3.]))
-
-    Raises:
-        InputError: No penalty, or a negative one.
-    """
-    if not penalties or min(penalties) < 0:
-        raise InputError(
-            f"expected penalties of at least 0, got {tuple(penalties)}; 0 is plain least squares"
-        )
-    gram, cross = _products(hidden, inputs)
-    values, V = eigh(gram)
-    # s = σ². More tokens increase signal and rounding equally, so the tolerance is that of a d_in x d_in matrix.
-    varying = values > relative_tolerance(len(gram), len(gram)) ** 2 * values[-1]
-    c = V.T @ cross
-    validation_gram, validation_cross = _products(validation_hidden, validation_inputs)
-    quadratic = (V.T @ validation_gram @ V) * (c @ c.T)
-    linear = ((V.T @ validation_cross) * c).sum(1)
-    scale = gram.trace() / len(gram)
-    inverses = [
-        torch.where(varying, 1 / (values + penalty * scale).where(varying, 1.0), 0.0)
-        for penalty in penalties
-    ]
-    # The term ‖X_val‖² is the same for all penalties.
-    errors = torch.stack(
-        [inverse @ quadratic @ inverse - 2 * inverse @ linear for inverse in inverses]
-    )
-    best = int(errors.argmin())
-    squares = float(validation_inputs.double().square().sum())
-    losses = tuple(
-        max(0.0, (squares + error) / validation_inputs.numel()) for error in errors.tolist()
-    )
-    weight = ((V * inverses[best]) @ c).T.to(inputs.dtype).contiguous()
-    return RidgeFit(
-        weight,
-        float(penalties[best]),
-        _mean_squared(weight, validation_hidden, validation_inputs),
-        losses,
-    )
-
-
-def _products(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return leftᵀ left and leftᵀ right in float64, computed by blocks of rows."""
-    gram = left.new_zeros(left.shape[1], left.shape[1], dtype=torch.float64)
-    cross = left.new_zeros(left.shape[1], right.shape[1], dtype=torch.float64)
-    for rows_left, rows_right in zip(left.split(ROWS), right.split(ROWS), strict=True):
-        rows = rows_left.double()
-        gram.addmm_(rows.T, rows)
-        cross.addmm_(rows.T, rows_right.double())
-    return gram, cross
-
-
-def _mean_squared(weight: Tensor, hidden: Tensor, inputs: Tensor) -> float:
-    """Return the validation loss from the residuals, without the cancellation of the expanded form."""
-    blocks = zip(hidden.split(ROWS), inputs.split(ROWS), strict=True)
-    errors = ((rows.to(weight.dtype) @ weight.T - targets).square() for rows, targets in blocks)
-    return sum(float(error.sum(dtype=torch.float64)) for error in errors) / inputs.numel()
-
 
 Hidden = Float[Tensor, "token d_in"]
 Inputs = Float[Tensor, "token d_out"]
@@ -125,18 +25,12 @@ HeldHidden = Float[Tensor, "validation d_in"]
 HeldInputs = Float[Tensor, "validation d_out"]
 Pairs = tuple[Tensor, Tensor]
 P = TypeVar("P", bound="Probe")
-F = TypeVar("F")
 Report = Callable[[int], None]
 Parameters = tuple[Tensor, ...]
 """Matrices are stored transposed, d_in x d_out: gradients have the same memory order, so no step reorders them."""
 
 PAPER_RATES = (0.003, 0.001, 0.0003, 0.0001, 0.00003, 0.00001, 0.000003)
 """Brunner et al. 2020, B.1."""
-
-PENALTIES = (
-    0.0,
-    *(10 ** (power / 2) for power in range(-16, 3)),
-)  # No penalty, then two per factor of ten.
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,16 +70,10 @@ class Probe(ABC):
         """Return self, fitted on pairs of a hidden state e_i and an input x_i; ``progress`` is called in each epoch.
 
         Raises:
-            InputError: For pairs that do not fit together, or settings out of range.
             NumericalError: If pairs are not finite, or every learning rate diverged.
         """
         training, validation = (hidden, inputs), (validation_hidden, validation_inputs)
-        for name, (states, targets) in (("training", training), ("validation", validation)):
-            if len(states) != len(targets) or not len(states):
-                raise InputError(
-                    f"expected one input for each hidden state of {name}, at least one; got {len(states)} and "
-                    f"{len(targets)}"
-                )
+        for states, targets in (training, validation):
             check_finite(states=states, targets=targets)
         self._learn(training, validation, progress)
         return self
@@ -198,7 +86,7 @@ class Probe(ABC):
     def transform(self, hidden: Hidden) -> Inputs:
         """Return g(e) for every hidden state."""
 
-    def score(self, hidden: Hidden, inputs: Inputs, lengths: Lengths) -> float:
+    def score(self, hidden: Hidden, inputs: Inputs, lengths: Sequence[int]) -> float:
         """Return the token identifiability rate on sentences with the given lengths; see ``look_up``."""
         return look_up(self.transform(hidden), inputs, lengths, distance=self.distance).rate
 
@@ -236,7 +124,7 @@ class TrainedProbe(Probe):
     patience: int = 20
     max_epochs: int = 1000
     seed: int = 0
-    outcome_: Outcome | None = field(default=None, init=False, repr=False)
+    outcome_: Any = field(default=None, init=False, repr=False)
     outcomes_: tuple[Outcome, ...] = field(default=(), init=False, repr=False)
 
     @abstractmethod
@@ -248,15 +136,8 @@ class TrainedProbe(Probe):
         """Return g(e) with these parameters."""
 
     def _learn(self, training: Pairs, validation: Pairs, progress: Report | None) -> None:
-        for name in ("batch_size", "patience", "max_epochs"):
-            if getattr(self, name) < 1:
-                raise InputError(f"expected {name} of at least 1, got {getattr(self, name)}")
         rates = PAPER_RATES if self.learning_rate is None else self.learning_rate
         rates = rates if isinstance(rates, tuple) else (rates,)
-        if not rates or min(rates) <= 0:
-            raise InputError(
-                f"expected positive learning rates, got {rates}; the paper's are from 3e-6 to 3e-3"
-            )
         self.outcomes_ = tuple(self._train(rate, training, validation, progress) for rate in rates)
         best = min(self.outcomes_, key=lambda outcome: outcome.validation_loss)
         if not best.parameters:
@@ -312,8 +193,8 @@ class TrainedProbe(Probe):
 
     def transform(self, hidden: Hidden) -> Inputs:
         """Return g(e) for every hidden state."""
-        parameters = _fitted(self.outcome_).parameters
-        return self.apply(parameters, _readable(hidden, parameters[0]))
+        parameters = self.outcome_.parameters
+        return self.apply(parameters, hidden.to(parameters[0]))
 
 
 @dataclass(eq=False)
@@ -339,15 +220,7 @@ class MlpProbe(TrainedProbe):
     hidden_units: int = 1000
 
     def initial(self, d_in: int, d_out: int, generator: torch.Generator) -> Parameters:
-        """Return W₁ᵀ, b₁, W₂ᵀ, b₂.
-
-        Raises:
-            InputError: Without a hidden unit.
-        """
-        if self.hidden_units < 1:
-            raise InputError(
-                f"expected hidden_units of at least 1, got {self.hidden_units}; the paper has 1000"
-            )
+        """Return W₁ᵀ, b₁, W₂ᵀ, b₂."""
         first = _glorot(d_in, self.hidden_units, generator)
         second = _glorot(self.hidden_units, d_out, generator)
         return (first, first.new_zeros(self.hidden_units), second, second.new_zeros(d_out))
@@ -356,23 +229,6 @@ class MlpProbe(TrainedProbe):
         """Return W₂ gelu(W₁ e + b₁) + b₂."""
         first, first_bias, second, second_bias = parameters
         return torch.addmm(second_bias, gelu(torch.addmm(first_bias, hidden, first)), second)
-
-
-@dataclass(eq=False)
-class RidgeProbe(Probe):
-    """g(e) = W e in closed form, with the penalty that is best on the validation tokens; see ``fit_ridge``."""
-
-    penalties: tuple[float, ...] = PENALTIES
-    distance: Distance = field(default="l2", init=False)
-    outcome_: RidgeFit | None = field(default=None, init=False, repr=False)
-
-    def _learn(self, training: Pairs, validation: Pairs, progress: Report | None) -> None:
-        self.outcome_ = fit_ridge(*training, *validation, self.penalties)
-
-    def transform(self, hidden: Hidden) -> Inputs:
-        """Return W e for every hidden state."""
-        weight = _fitted(self.outcome_).weight.T
-        return _readable(hidden, weight) @ weight
 
 
 def mean_loss(predicted: Inputs, targets: Inputs, distance: Distance) -> Float[Tensor, ""]:
@@ -392,20 +248,3 @@ def _glorot(d_in: int, d_out: int, generator: torch.Generator) -> Tensor:
     return xavier_uniform_(
         torch.empty(d_out, d_in, dtype=torch.float32), generator=generator
     ).T.contiguous()
-
-
-def _fitted(outcome: F | None) -> F:
-    if outcome is None:
-        raise InputError("expected a fitted probe, got one that is not fitted; call fit first")
-    return outcome
-
-
-def _readable(hidden: Tensor, matrix: Tensor) -> Tensor:
-    """Return hidden states in the type and on the device of the matrix that a fitted probe applies first."""
-    width = len(matrix)
-    if hidden.shape[1] != width:
-        raise InputError(
-            f"expected hidden states of width {width}, as in fit, got width {hidden.shape[1]}; "
-            "use a probe fitted on the same model"
-        )
-    return hidden.to(matrix)

@@ -13,7 +13,6 @@ from identilens.errors import InputError
 
 PAPER_SHARES = (0.7, 0.15, 0.15)
 PAPER_FOLDS = 10
-Lengths = Sequence[int] | Int[Tensor, " sentence"]
 Thing = TypeVar("Thing")
 
 
@@ -84,7 +83,7 @@ def keep_training_share(split: Split, share: float) -> Split:
 
 
 def token_rows(
-    lengths: Lengths, sentences: Sequence[int], *, offset: int = 0
+    lengths: Sequence[int], sentences: Sequence[int], *, offset: int = 0
 ) -> Int[Tensor, " row"]:
     """Return the rows of the tokens of the chosen sentences, in this order, in a corpus stored sentence by sentence.
 
@@ -95,37 +94,13 @@ def token_rows(
         >>> from identilens.measures.tokens.splits import token_rows
         >>> token_rows([3, 2, 4], [2, 0])
         tensor([5, 6, 7, 8, 0, 1, 2])
-
-    Raises:
-        InputError: A sentence without tokens.
     """
-    sizes = checked_lengths(lengths)
-    starts = [0, *accumulate(sizes)]
+    starts = [0, *accumulate(lengths)]
     rows = []
     for sentence in sentences:
         first = starts[sentence] + max(0, -offset)
         rows.append(torch.arange(first, max(first, starts[sentence + 1] - max(0, offset))))
     return torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
-
-
-def checked_lengths(lengths: Lengths, tokens: int | None = None) -> list[int]:
-    """Return the sentence lengths as a list; raise InputError unless they sum to the number of tokens."""
-    sizes = [int(size) for size in (lengths.tolist() if isinstance(lengths, Tensor) else lengths)]
-    if not sizes:
-        raise InputError(
-            "expected a corpus with at least one sentence, got an empty one; check the input file"
-        )
-    if min(sizes) < 1:
-        raise InputError(
-            f"expected at least one token in every sentence, got {min(sizes)} in sentence "
-            f"{sizes.index(min(sizes))}; leave empty sentences out"
-        )
-    if tokens is not None and sum(sizes) != tokens:
-        raise InputError(
-            f"expected sentence lengths that add up to the {tokens} tokens given, got a sum of {sum(sizes)}; "
-            "pass the lengths of exactly these sentences, in their order"
-        )
-    return sizes
 
 
 def packed(things: Iterable[Thing], fits: Callable[[list[Thing]], bool]) -> Iterator[list[Thing]]:

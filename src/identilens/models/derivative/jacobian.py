@@ -73,8 +73,8 @@ def chunk_size(
     if chunk < 1:
         needed = reserved + int(peaks[0] / _USED) + 1
         raise InputError(
-            f"memory_budget={budget} bytes is too small: one {what} of this text needs {needed} bytes. "
-            "Raise memory_budget to that, or cut the text with max_length (--max-length)."
+            f"one {what} of this text needs {needed} bytes of memory, and there are {budget}. Cut the text with "
+            "max_length (--max-length)."
         )
     return min(chunk, count)
 
@@ -230,7 +230,7 @@ def jacobian_norms(
         basis = torch.eye(width).to(inputs).expand(len(inputs), -1, -1)
         return _sweep(function, inputs, basis, width, memory_budget, basis[0].nbytes)
     leading = probes // 4 if leading is None else leading
-    check_probes(probes, leading, width)
+    check_probes(probes, width)
     directions = leading_directions(function, inputs, leading, 3 * probes, generator, memory_budget)
     frames = orthonormal_probes(directions, probes, generator)
     return _sweep(function, inputs, frames, leading, memory_budget, frames.nbytes)
@@ -292,15 +292,10 @@ def estimate(
     return SquaredNorms((fixed + space * mean).T, variance.T, count - 1)
 
 
-def check_probes(probes: int, leading: int, width: int) -> None:
-    """Refuse numbers of probes, leading ones among them, that vectors of this width do not allow."""
+def check_probes(probes: int, width: int) -> None:
+    """Refuse numbers of probes that vectors of this width do not allow."""
     if not 2 <= probes <= width:
         raise InputError(f"probes must be from 2 to {width}, the size of a vector; got {probes}.")
-    if not 0 <= leading <= probes - 2:
-        raise InputError(
-            f"leading must be from 0 to {probes - 2}: two of the {probes} probes must stay random, "
-            f"so that the error can be estimated; got {leading}."
-        )
 
 
 def output_norms(
@@ -340,7 +335,7 @@ def output_norms(
     output, pull = recorded[0], recorded[1]
     width = output.shape[-1]
     count = width if probes is None else probes
-    check_probes(count, 0, width)
+    check_probes(count, width)
     none = inputs.new_zeros(1, width, 0)
     [frame] = orthonormal_probes(none, count, torch.Generator().manual_seed(seed)).mT
 

@@ -1,6 +1,5 @@
 """The result of a mixing analysis: how much of each input token is in each hidden token, at every layer."""
 
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -261,9 +260,8 @@ class Mixing(Result):
         frames = [pl.DataFrame()]
         for token in [name for name in CLASS_TOKENS if name in opening][:1]:
             for centre in [token, *[name for name in SEPARATORS if name in occurring][:1]]:
-                with suppress(InputError):  # No text contains both of them and something beside.
-                    frame = measures.context_of_token(self.table, self.token_names, token, centre)
-                    frames.append(frame.filter(kind="encoder").with_columns(centre=pl.lit(centre)))
+                frame = measures.context_of_token(self.table, self.token_names, token, centre)
+                frames.append(frame.filter(kind="encoder").with_columns(centre=pl.lit(centre)))
         return pl.concat(frames, how="diagonal")
 
     @property

@@ -27,7 +27,6 @@ class MixingSettings(Settings):
         layers: Layers in the result; 1 is the first layer's output. All by default. Fewer layers save space, not time.
         method: Exact norms (exact), or a sketch by random probes with standard errors, about ten times as fast.
         sketch_probes: Number of probes for each token in a sketch; 32 by default.
-        leading: Number of these probes that follow leading directions; a quarter by default.
         max_length: Cut longer texts to this many tokens.
         rollouts: Add raw and effective attention rollout, for comparison.
         seed: Seed of the random probes.
@@ -39,7 +38,6 @@ class MixingSettings(Settings):
     layers: Numbers | None = None
     method: Literal["exact", "sketch"] = "sketch"
     sketch_probes: TwoOrMore | None = None
-    leading: NonNegative | None = None
     max_length: Positive | None = None
     rollouts: bool = True
     seed: NonNegative = 0
@@ -48,11 +46,9 @@ class MixingSettings(Settings):
 
     def check(self) -> None:
         """Check that no probes are given for exact norms, and for chosen positions nothing that needs all."""
-        for name in ("leading", "track"):
-            if self.queries and getattr(self, name) is not None:
-                raise SettingError(name, "to be left out with queries", getattr(self, name))
-        for name in ("sketch_probes", "leading"):
-            if self.method == "exact" and getattr(self, name) is not None:
-                raise SettingError(
-                    name, "to be left out: exact norms use no probes", getattr(self, name)
-                )
+        if self.queries and self.track is not None:
+            raise SettingError("track", "to be left out with queries", self.track)
+        if self.method == "exact" and self.sketch_probes is not None:
+            raise SettingError(
+                "sketch_probes", "to be left out: exact norms use no probes", self.sketch_probes
+            )

@@ -157,7 +157,6 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
             hidden.inputs,
             method=settings.method,
             probes=probes,
-            leading=settings.leading,
             **options,
         )
         for at, label in chosen:

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from identilens.errors import InputError, NumericalError, SettingError
 from identilens.linalg import FLOAT32_EPS, OutputFactor, ProjectedValues
-from identilens.measures.structure.circularity import circularity
-from identilens.measures.structure.classes import TOLERANCE
+from identilens.measures.structure.circularity import TOLERANCE, circularity
 from identilens.measures.structure.efficient import efficient_attention
 from identilens.measures.structure.representatives import (
     Representatives,

@@ -6,9 +6,8 @@ from itertools import product
 
 from identilens.errors import InputError, SettingError
 from identilens.measures.tokens.lookup import Distance
-from identilens.measures.tokens.probes import LinearProbe, MlpProbe, NaiveProbe, Probe, RidgeProbe
+from identilens.measures.tokens.probes import LinearProbe, MlpProbe, NaiveProbe, Probe
 from identilens.measures.tokens.splits import (
-    checked_lengths,
     keep_training_share,
     split_sentences,
     token_rows,
@@ -37,8 +36,6 @@ def build_probe(
     """Return a probe with the distance of its loss and look-up; with a learning rate, none is searched."""
     if probe == "naive":
         return NaiveProbe(distance)
-    if probe == "ridge":
-        return RidgeProbe()
     course = (
         distance,
         rate or settings.learning_rates,
@@ -50,12 +47,6 @@ def build_probe(
     if probe == "linear":
         return LinearProbe(*course)
     return MlpProbe(*course, hidden_units=settings.hidden_units)
-
-
-def probe_kinds(settings: TokenSettings) -> list[tuple[ProbeName, Distance]]:
-    """Return every probe with every distance that it has: ridge regression has no cosine form."""
-    pairs = product(settings.probes, settings.distances)
-    return [pair for pair in pairs if pair != ("ridge", "cosine")]
 
 
 def cells(settings: TokenSettings, layers: int, probe: ProbeName) -> list[Cell]:
@@ -85,18 +76,17 @@ def cells(settings: TokenSettings, layers: int, probe: ProbeName) -> list[Cell]:
 
 def check_corpus(settings: TokenSettings, lengths: Sequence[int]) -> None:
     """Raise InputError unless every fold finds tokens to train on, to stop by and to test."""
-    sizes = checked_lengths(lengths)
-    if settings.folds > len(sizes) > 0:
+    if settings.folds > len(lengths):
         raise SettingError(
-            "folds", f"of at most {len(sizes)}, the number of sentences", settings.folds
+            "folds", f"of at most {len(lengths)}, the number of sentences", settings.folds
         )
     offsets = settings.offsets if settings.experiment == "neighbours" else (0,)
     shares = settings.shares if settings.experiment == "data-share" else (1.0,)
-    for split in split_sentences(len(sizes), folds=settings.folds, seed=settings.seed):
+    for split in split_sentences(len(lengths), folds=settings.folds, seed=settings.seed):
         training = keep_training_share(split, min(shares)).train
         parts = {"training": training, "validation": split.validation, "test": split.test}
         for offset, (name, part) in product(offsets, parts.items()):
-            if not len(token_rows(sizes, part, offset=offset)):
+            if not len(token_rows(lengths, part, offset=offset)):
                 raise InputError(
                     f"expected {name} sentences of more than {abs(offset)} tokens to recover neighbours at "
                     f"{offset:+d}; fold {split.fold} has none. Use a smaller offset, longer sentences or more text."

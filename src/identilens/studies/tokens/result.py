@@ -13,7 +13,7 @@ from identilens.runs.tables import decimals, integers
 CELL = {
     "experiment": pl.String,
     "checkpoint": pl.Enum(["model", "compared"]),
-    "probe": pl.Enum(["naive", "ridge", "linear", "mlp"]),
+    "probe": pl.Enum(["naive", "linear", "mlp"]),
     "distance": pl.Enum(["cosine", "l2"]),
     **integers("layer_trained", "layer_tested", "layer_target", "offset"),
     "share": pl.Float64,
@@ -91,7 +91,7 @@ class TokenIdentifiability(Result):
                 "rate", "token_rate", "train_rate", "chance", "token_chance", "validation_loss"
             ),
             **integers("tokens", "sentences", "train_tokens"),
-            **decimals("learning_rate", "penalty"),
+            "learning_rate": pl.Float64,
             **integers("epochs", "best_epoch"),
             "converged": pl.Boolean,
         }

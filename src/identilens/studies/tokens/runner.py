@@ -21,7 +21,7 @@ CHUNK_TOKENS = (
     16_384  # Looked up at a time, so that memory holds only these rows of a large corpus.
 )
 GPU_SHARE = 0.4  # Of a GPU's free memory, for hidden states; training needs the rest.
-_COURSE = ("validation_loss", "learning_rate", "penalty", "epochs", "best_epoch", "converged")
+_COURSE = ("validation_loss", "learning_rate", "epochs", "best_epoch", "converged")
 
 Rates = dict[tuple[Any, ...], float]
 """Learning rates by what `rate_key` returns."""

@@ -20,7 +20,7 @@ from identilens.runs.settings import (
 )
 
 Experiment = Literal["same-layer", "across-layers", "layer-to-layer", "neighbours", "data-share"]
-ProbeName = Literal["naive", "linear", "mlp", "ridge"]
+ProbeName = Literal["naive", "linear", "mlp"]
 Distance = Literal["cosine", "l2"]
 
 _NEGATIVE = Parameter(
@@ -35,7 +35,7 @@ class TokenSettings(Settings):
     Attributes:
         experiment: Which tokens are recovered from which hidden states.
         probes: Maps from hidden state to input.
-        distances: Distances of loss and look-up; ridge always uses l2.
+        distances: Distances of loss and look-up.
         folds: Number of random 70/15/15 splits of the sentences.
         mlp_folds: Number of folds for the MLP, the slowest probe; the first ones are used.
         layers: Layers to train on, counted from 1. Default: all; for data-share the last but one.
@@ -72,14 +72,10 @@ class TokenSettings(Settings):
     states: Annotated[Path | None, NOT_RECORDED] = None
 
     def check(self) -> None:
-        """Check that there is something to do, and that every probe has a distance."""
+        """Check that there is something to do."""
         for name in ("probes", "distances", "offsets", "shares"):
             if getattr(self, name) == ():
                 raise SettingError(name, "with at least one value", ())
-        if self.probes == ("ridge",) and "l2" not in self.distances:
-            raise SettingError(
-                "distances", "with l2: the ridge probe has no cosine form", self.distances
-            )
         if self.mlp_folds is not None and self.mlp_folds > self.folds:
             raise SettingError("mlp_folds", f"of at most the {self.folds} folds", self.mlp_folds)
         if self.experiment == "neighbours" and 0 in self.offsets:

@@ -1,6 +1,7 @@
 """Whether the input token can be recovered from its hidden state (Brunner et al. 2020, section 4)."""
 
 from array import array
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +15,7 @@ from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Tables
 from identilens.studies.items import read_items
-from identilens.studies.tokens.cells import cells, check_corpus, probe_kinds
+from identilens.studies.tokens.cells import cells, check_corpus
 from identilens.studies.tokens.extraction import HiddenStates, check_tokens, extract, read_states
 from identilens.studies.tokens.result import TokenIdentifiability
 from identilens.studies.tokens.runner import Part, Rates, remember, run_part
@@ -72,7 +73,7 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         self.parts = [
             Part(name, probe, distance, split)
             for name in self.lenses
-            for probe, distance in probe_kinds(settings)
+            for probe, distance in product(settings.probes, settings.distances)
             for split in (splits[: settings.mlp_folds] if probe == "mlp" else splits)
         ]
         self._rates: Rates = {}
