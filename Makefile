@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Torch goes in first and by itself, so that no other package chooses its build.
 TORCH := torch==2.13.0
-EXTRAS := $(foreach extra,demo explorer images faithfulness datasets ray,--extra $(extra))
+EXTRAS := $(foreach extra,demo explorer images datasets ray,--extra $(extra))
 # Bytecode is kept: the tests start many processes, and without it each one compiles the sources again.
 unexport PYTHONDONTWRITEBYTECODE
 

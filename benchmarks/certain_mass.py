@@ -52,7 +52,6 @@ def main() -> int:
         reference += time.perf_counter() - start
         apart = max(apart, abs(float(exact[place][60]) - expected))
     per_row = whole / (len(heads) * TOKENS)
-    print(f"exact {whole:.1f} s, {1e3 * per_row:.1f} ms a row")
     met = report("seconds, exact, all rows of 72 heads", whole, 150, at_least=False)
     met &= report("linprog one by one / identilens, a row", reference / len(compared) / per_row, 8)
     met &= report("largest difference from linprog", apart, 1e-7, at_least=False)

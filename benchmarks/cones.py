@@ -87,7 +87,6 @@ def one_layer() -> bool:
     )
     met = report("Clarabel / identilens, 12 heads together", ratios(reference, taken), 1.5)
     most = int((kept.row[order].cumsum(0) < 0.9 * kept.row.sum()).sum()) + 1
-    print(f"{most} keys hold 90 % of the weight; {taken[0] / len(costs):.2f} s an end")
     met &= report(
         "seconds for both of their ends", 2 * most * taken[0] / len(costs), 60, at_least=False
     )

@@ -397,6 +397,7 @@ def influence(
     outcome: typing.Literal['head', 'layer', 'states', 'prediction'] = ...,
     answer: int | str | collections.abc.Sequence[int | str] | None = ...,
     decision: str | None = ...,
+    without: str | collections.abc.Sequence[str] = ...,
     directions: int = ...,
     removed: int | None = ...,
     seed: int = ...,
@@ -432,6 +433,8 @@ def influence(
             positions by default. A classifier has one prediction.
         decision: An answer that follows each text, of one token or several: the predictions of its tokens count, and
             the change of its log probability without each head is measured, too. The space before it may be left out.
+        without: A segment that is taken out of each text before the decision, as name=words, or as name=start:end by
+            characters: how likely the decision is then. The last token stays.
         directions: Random directions of an estimate, each one backward pass; 0 for no estimates.
         removed: Heads of each text that are removed: those with the largest estimates. All by default, or 32 where
             more than 512 are chosen; the others have an estimate only.
@@ -582,7 +585,6 @@ def patterns(
     rows: int = ...,
     least_score: float = ...,
     repeated: int = ...,
-    sequences: int = ...,
     seed: int = ...,
     settings: typing.Any = ...,
     out: str | pathlib.Path | None = ...,
@@ -612,9 +614,8 @@ def patterns(
         rows: Rows of each text, layer and pattern that the score rests on, drawn by the seed from those that have the
             pattern; the same for all heads of a layer.
         least_score: Score from which on a head is called by the pattern.
-        repeated: Tokens of a random sequence that stands twice in a row, as further texts; 0 for none. Induction is
-            usually measured on them.
-        sequences: Number of such texts.
+        repeated: Tokens of a random sequence that stands twice in a row, as four further texts; 0 for none. Induction
+            is usually measured on them.
         seed: Seed of the drawn rows, and of random sequences.
         settings: All settings at once, as a `identilens.studies.patterns.settings.PatternSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.

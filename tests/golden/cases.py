@@ -11,7 +11,7 @@ FILES = {
     "mixing": ["mixing_exact", "mixing_causal_sketch", "mixing_cross", "mixing_aggregates",
         "rollout_causal"],
     "structure": ["structure_encoder", "reversal"],
-    "lab": ["dyck", "encoder", "wen_table1"],
+    "lab": ["dyck", "dyck_construction", "encoder", "wen_table1"],
 }  # fmt: skip
 
 NAMES = [name for names in FILES.values() for name in names]

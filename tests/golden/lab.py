@@ -34,6 +34,14 @@ def dyck():
     return dyck_tables(idl.lab.train_dyck(SETTINGS, seeds=[0, 1, 2], at_once=2, **MEASURING))
 
 
+def dyck_construction():
+    return {
+        "table": idl.lab.construct_dyck(
+            depth=3, lengths=(10, 60), count=4, off_balance=(0.0, 0.1, 1.0)
+        )
+    }
+
+
 SMALL: dict[str, Any] = {
     "d_model": 16, "attention_heads": 2, "feed_forward": 24, "epochs": 2, "batch_size": 8, "learning_rate": 0.01,
     "max_length": 16,
@@ -74,6 +82,7 @@ def wen(name, *shared):
 
 CASES: dict[str, Case] = {
     "dyck": single(dyck, False, AFTER_TRAINING),  # 0.8 s
+    "dyck_construction": single(dyck_construction, False),  # 0.2 s
     "encoder": single(encoder, False),  # 0.7 s
     "wen_table1": single(lambda: wen("table1", "variation"), False, AFTER_TRAINING),  # 2.5 s
 }

@@ -60,8 +60,6 @@ INPUTS = {
     "share": [
         lambda: sample_alternatives(A, T, 1, share=1.5),
         lambda: sample_alternatives(A, T, 1, share=0.5, method="uniform"),
-        lambda: logit_rank_study(A, T, 4, count=10, share=1.0),
-        lambda: logit_rank_study(A, T, 4, count=10, share=0.0),
     ],
     "d_k": [lambda: logit_rank_study(A, T, 0, count=10)],
     "boolean mask": [

@@ -10,11 +10,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import identilens as idl
 from helpers.heads import doubles, normals, seeded
-from helpers.zoo import build, classifier, ids, tiny_decoder
+from helpers.zoo import BUILDERS, build, classifier, example, ids, tiny_decoder
 from identilens.errors import InputError
 from identilens.models import Lens
 from identilens.models import outcome as outcomes
 from identilens.models.explaining import Exact
+from identilens.models.later import LaterLayers
 from identilens.models.outcome import Answer, jacobian
 from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
@@ -159,6 +160,23 @@ def test_the_same_top_is_that_of_every_position_that_counts(lens):
     assert states.same_top(plain)
     turned = {"encoder": -plain.hidden_states["encoder"]}
     assert not states.same_top(replace(plain, hidden_states=turned))
+
+
+@pytest.mark.parametrize("family", BUILDERS)
+def test_a_removal_runs_the_model_from_the_layer_of_the_head_on(monkeypatch, family):
+    lens = Lens(build(family))
+    item = lens.read(example(family))[0]
+    sites = lens.sites(item)
+    number, seen = len(sites) - 1, []
+    stack = [site for site in sites if site.place and site.place[0] == sites[-1].place[0]]
+    first = lens.body.get_submodule(stack[0].name)
+    later = Answer(lens, item, "states")
+    found = later.without(number, [0, 1])
+    with first.register_forward_hook(lambda *_: seen.append(1)):
+        assert later.without(number, [0, 1], "mean") != found
+        assert (len(seen) == 0) == (later._layers.skipped(number) > 0)
+    monkeypatch.setattr(LaterLayers, "skipped", lambda *_: 0)
+    assert found == pytest.approx(Answer(lens, item, "states").without(number, [0, 1]), rel=1e-5)
 
 
 @pytest.mark.parametrize("outcome", ["prediction", "states"])

@@ -99,7 +99,7 @@ COMMANDS = {
 }
 """Commands that are not studies: heading in the help, module and function, and the help line."""
 SUBCOMMANDS = {
-    "lab": "Models that the papers train.",
+    "lab": "Models that the papers train, build or prune.",
     "lab dyck": "Dyck languages: models that solve the task with attention that does not show how.",
     "lab encoder": "Identifiable encoders and their training.",
     "reproduce": "Published tables and figures, repeated.",

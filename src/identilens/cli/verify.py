@@ -82,11 +82,12 @@ def verify(
             old, new = before[column], after[column]
             row = {"table": name, "column": column, "differ": int(old.ne_missing(new).sum())}
             if kind.is_numeric():
-                row |= {"largest": (new - old).abs().max(), "size": old.abs().max()}
+                apart, size = (new - old).abs(), old.filter(old.is_finite()).abs().max() or 0.0
+                close = (apart <= ROUNDING * size).fill_null(False)
+                differ = int((~(old.eq_missing(new) | close)).sum())
+                row |= {"largest": apart.max(), "size": size, "differ": differ}
             rows.append(row)
-    rounding = pl.col("largest") <= ROUNDING * pl.col("size")
-    found = pl.DataFrame(rows, schema=DIFFERENCES)
-    return found.filter(pl.col("differ") > 0, ~rounding.fill_null(False))
+    return pl.DataFrame(rows, schema=DIFFERENCES).filter(pl.col("differ") > 0)
 
 
 DIFFERENCES = {

@@ -142,12 +142,11 @@ def proven_row(
     _require_query(head, query)
     head.refuse_sink()
     named = coerce("outcome", Literal["head", "layer", "answer"], outcome)
-    stays: Outcome = at.answer.outcome if named == "answer" else named
-    layer = at.beside(head, "layer") if stays == "layer" else ()
-    answer = at.answer if stays in outcomes.UNITS else None
-    [kept] = outcomes.kept_outcomes(stays, [(head, query)], layer, answer)
+    answer = at.answer if named == "answer" else None
+    stays: Outcome = answer.outcome if answer else named  # pyright: ignore
+    [kept] = outcomes.kept_outcomes(stays, [(head, query)], at.beside(head, "layer"), answer)
     [read] = tolerances([tolerance], stays, "float32")
-    allowed = [kept.allowed(read), *[0.0] * (stays == "head" and read.size > 0)]
+    allowed = [kept.allowed(read), *[0.0] * (stays == "head")]
     # A page shows no radius.
     found = certified_rows([kept], " " * len(head.keys), [allowed], radii=False)
     row, exact = (pl.DataFrame(found[one]["table"]).to_dict(as_series=False) for one in (0, -1))
@@ -155,8 +154,7 @@ def proven_row(
     if kept.effect is not None:
         words += f", to first order (without this row, the {outcomes.changed(at.answer.outcome, kept.effect)})"
     told = {"kept": words, "outcome": stays, "tolerance": read.name, "effect": kept.effect}
-    ends = {f"exact_{end}": exact[end] for end in ("lo", "hi")}
-    return {**row, **ends, **told}
+    return {**row, **told, "exact_lo": exact["lo"], "exact_hi": exact["hi"]}
 
 
 def alternative(at: Measured, head: Head, check: Check) -> dict[str, Any]:

@@ -1,5 +1,7 @@
+from .dyck.construct import construct_dyck as construct_dyck
 from .dyck.language import Dyck as Dyck
 from .dyck.modeling import DyckForCausalLM as DyckForCausalLM
+from .dyck.prune import prune_dyck as prune_dyck
 from .dyck.train.result import DyckRuns as DyckRuns
 from .dyck.train.study import train_dyck as train_dyck
 from .encoder.configuration import IdentifiableEncoderConfig as IdentifiableEncoderConfig

@@ -52,17 +52,6 @@ def check_values(values: Tensor, output_projection: Tensor | None = None) -> Non
         ) from error
 
 
-def check_width(name: str, rows: Tensor | None, values: Tensor, width: int) -> None:
-    """Raise when per-query rows (..., query, width) do not fit the values, projected or not."""
-    if rows is not None and (
-        rows.ndim != values.ndim or rows.shape[-1] != width or rows.shape[:-2] != values.shape[:-2]
-    ):
-        raise InputError(
-            f"{name} must be (..., query, {width}) to fit values of shape {tuple(values.shape)}; "
-            f"got {tuple(rows.shape)}. Repeat grouped values once for each of their heads."
-        )
-
-
 def check_mask(visible: Tensor | str | None, queries: int, keys: int) -> None:
     """Raise for a visible mask that is not boolean (query, key), or hides every key from a query."""
     if visible is None:

@@ -53,8 +53,8 @@ class SimplexSpace:
         """B on the visible keys, of rows that see the same."""
         return self.kept[..., self.visible, :]
 
-    def of(self, rows: Int[Tensor, " row"] | slice | int) -> "SimplexSpace":
-        """Return the spaces of some of several rows, each with a mask of its own; that of one by its number."""
+    def of(self, rows: Any) -> "SimplexSpace":
+        """Return the spaces of some of several rows, each with a mask of its own; that of one by number, as wide."""
         axes = {name: getattr(self, name)[rows] for name in ("kept", "scales", "visible")}
         return replace(self, **axes)
 

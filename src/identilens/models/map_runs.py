@@ -1,6 +1,6 @@
 """Many changes of one attention map, run side by side: each is an element of one batch of the same text."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ from identilens.models.explaining import explained
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
+from identilens.models.later import LaterLayers
 from identilens.models.layout import find_site, layer_of
 from identilens.models.lens import Lens
 from identilens.models.substitution import Rows, put_rows, text_losses
@@ -36,7 +37,7 @@ class MapRuns:
         sites = lens.sites(item)
         self._site = find_site(sites, *head.address)
         with explained(lens.model):
-            lens.prove_once([item])
+            self._later = LaterLayers(lens, item, {"output_hidden_states": True})
         self._plain = self._outcome([Rows(range(len(head.attention)), head.attention)])
 
     def effects(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, " change"]]:
@@ -96,27 +97,5 @@ class MapRuns:
             for number, rows in enumerate(changes):
                 put_rows(output, number, rows, head.site, head.head, call)
 
-        items = [self._item] * len(changes)
         with explained(self._lens.model):
-            return run_changed(self._lens, items, self._site, put, output_hidden_states=True)
-
-
-@torch.no_grad()
-def run_changed(
-    lens: Lens,
-    items: Sequence[Item],
-    number: int,
-    change: Callable[[AttentionCall, Tensor], None],
-    **options: Any,
-) -> Any:
-    """Return the model's output on texts where what one attention gives, by its number, is changed in place."""
-
-    def handler(call: AttentionCall) -> Tensor:
-        output = call.run()
-        if call.index == number:
-            output = output.clone()
-            change(call, output)
-        return output
-
-    with lens.capturing(handler, items, lens.model):
-        return lens.plain(items, lens.model, **options)
+            return self._later.changed(self._site, put, len(changes))

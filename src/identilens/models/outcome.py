@@ -20,9 +20,9 @@ from identilens.models.explaining import Exact
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
+from identilens.models.later import LaterLayers
 from identilens.models.lens import Lens
 from identilens.models.linearise import Suffixes
-from identilens.models.map_runs import run_changed
 from identilens.models.offloading import is_offloaded
 from identilens.models.proof import NOISE
 from identilens.models.substitution import Address, ModelRun, Replacements, Rows, Substitution
@@ -132,9 +132,9 @@ class Answer:
         ``number`` is that of their attention in call order; another ``measure`` of two outcomes may take the place of
         `between`.
         """
-        measure = measure or self.between
+        measure, later = measure or self.between, self._layers
         # The model's own attention on both sides: in half precision, eager attention alone changes the outcome.
-        own = self._plain
+        own = self._entries_of(later.own)
         copies, found = [self.item] * len(heads), []
         most = max(1, min(_AT_ONCE, _LOGITS // max(1, self.item.length * own.shape[1])))
         for batch in self.lens.batches(copies, range(len(heads)), most):
@@ -144,14 +144,13 @@ class Answer:
                     removed = output[place, :, heads[copy]]
                     removed.copy_(removed.mean(0) if left == "mean" else torch.zeros_like(removed))
 
-            run = run_changed(self.lens, copies[: len(batch)], number, remove, **self._wanted)
+            run = later.changed(number, remove, len(batch))
             found += [measure(self._entries_of(run, place), own) for place in range(len(batch))]
         return found
 
     @cached_property
-    def _plain(self) -> Entries:
-        run = self.lens.run([self.item], AttentionCall.run, whole=True, **self._wanted)
-        return self._entries_of(run)
+    def _layers(self) -> LaterLayers:
+        return LaterLayers(self.lens, self.item, self._wanted)
 
     def estimates(self, probes: int = 16, seed: int = 0) -> list[Float[Tensor, " head"]]:
         """Return what `without` gives where nothing is left, to first order, for all heads of each attention.

@@ -1,13 +1,32 @@
-"""Corollary 1 as weights."""
+"""Corollary 1, Theorem 1 and Theorem 3 as weights."""
+
+import itertools
 
 import pytest
 import torch
 
-from helpers.heads import seeded
+from helpers.heads import normals, seeded, uniforms
+from identilens.lab.dyck.balance import measure_balance
+from identilens.lab.dyck.embeddings import symbols
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
-from identilens.lab.dyck.sufficiency import uniform_transformer
+from identilens.lab.dyck.plain import PlainLayer, small_target
+from identilens.lab.dyck.prune import approximation_error
+from identilens.lab.dyck.pruning import (
+    Sizes,
+    closest_subsets,
+    prune_to,
+    random_transformer,
+)
+from identilens.lab.dyck.sufficiency import (
+    balanced_scores,
+    sufficient_model,
+    uniform_second_layer,
+    uniform_transformer,
+)
 from identilens.lab.dyck.train.measuring import dyck_lens
+
+QUICK = {"inputs": 100, "starts": 4, "steps": 30}
 
 
 def prefixes(language, length, count=3, seed=0):
@@ -26,6 +45,8 @@ def test_uniform_attention_generates_dyck_of_any_length(language, length):
     assert support_accuracy(model, tokens) == 1
     found = closing_accuracy(model, tokens)
     assert (found.argmax, found.threshold) == (1, 1)
+    if language.types > 1 and language.max_depth > 1:
+        assert measure_balance(language, uniform_second_layer(language, model)).violation < 1e-6
 
 
 def test_its_attention_is_uniform_and_its_law_the_languages():
@@ -40,3 +61,106 @@ def test_its_attention_is_uniform_and_its_law_the_languages():
         law = torch.softmax(model(torch.tensor([[1, 3]])).logits[0], -1)
     assert law[0].tolist() == pytest.approx([0, 0, 0, 0.5, 0.5, 0, 0], abs=1e-6)
     assert law[1].tolist() == pytest.approx([0, 0, 0, 0.15, 0.15, 0.7, 0], abs=1e-6)
+
+
+@pytest.mark.parametrize(("types", "depth", "spread"), [(2, 3, 2.0), (3, 2, 0.0), (2, 5, 1.0)])
+def test_balanced_attention_of_any_shape_suffices(types, depth, spread):
+    language = Dyck(types, depth, 0.4)
+    generator = seeded(types)
+    count = symbols(language)
+    embeddings = normals(generator, count, count + 5)
+    scores = balanced_scores(language, spread, generator)
+    model = sufficient_model(language, embeddings, scores)
+    tokens = prefixes(language, 400)
+    assert support_accuracy(model, tokens) == 1
+    assert closing_accuracy(model, tokens).argmax == 1
+    # The model's own attention is the one asked for.
+    captured = next(dyck_lens(model, "balanced").capture([tokens[0, :9].tolist()], weights=True))
+    weights = next(captured.heads).weights
+    assert float((weights[-1].max() / weights[-1].min()).log()) <= 2 * 2 * spread + 1e-9
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 9])
+def test_subsets_are_the_closest(count):
+    generator = seeded(count)
+    values = 2 * uniforms(generator, 20, count) - 1
+    targets = 2 * uniforms(generator, 20) - 1
+    chosen = closest_subsets(values, targets)
+    every = torch.tensor(list(itertools.product([0.0, 1.0], repeat=count))).double()
+    best = (values @ every.T - targets[:, None]).abs().amin(1)
+    assert torch.allclose(((values * chosen).sum(1) - targets).abs(), best, atol=1e-12)
+
+
+def is_pruning(pruned, large):
+    """Whether every weight is the random one or zero (Definition 4)."""
+    weights = [weight for layer in pruned for weight in layer.matrices]
+    drawn = [weight for layer in large for weight in layer.matrices]
+    return all(
+        bool(((weight == 0) | (weight == before)).all())
+        for weight, before in zip(weights, drawn, strict=True)
+    )
+
+
+def test_pruned_random_transformers_compute_small_ones():
+    targets = [small_target(1, 2, 3, seed) for seed in range(2)]
+    errors = []
+    for candidates in (4, 16):
+        sizes = Sizes(candidates, 2, 3)
+        large = random_transformer(sizes, 4, 0)
+        pruned = [prune_to(target, large, sizes) for target in targets]
+        assert all(is_pruning(found, large) for found in pruned)
+        errors.append(approximation_error(targets[0], pruned[0], **QUICK)[1])
+        assert all(map(torch.equal, pruned[0][0].matrices, pruned[1][0].matrices))
+        assert not torch.equal(pruned[0][2].query, pruned[1][2].query)
+    assert errors[1] < 0.01 < errors[0]
+    assert approximation_error(targets[0], targets[1], **QUICK)[0] > 0.1
+
+
+SEARCH = {"inputs": 50, "length": 3, "starts": 6, "steps": 80}
+
+
+def drawn(*shape, seed=0):
+    return normals(seeded(seed), *shape)
+
+
+def unmixed(inner, outer):
+    """A layer without attention: outer · relu(inner · x)."""
+    none = torch.zeros(inner.shape[1], inner.shape[1]).double()
+    return [PlainLayer(none, none, none, (inner, outer))]
+
+
+def linear(weight):
+    """A layer that is a linear map."""
+    identity = torch.eye(weight.shape[1]).double()
+    return unmixed(torch.cat([identity, -identity]), torch.cat([weight, -weight], 1))
+
+
+def test_the_largest_error_of_a_linear_map_is_its_spectral_norm():
+    weight = drawn(8, 8)
+    found = approximation_error(linear(weight), linear(torch.zeros_like(weight)), **SEARCH)
+    known = float(torch.linalg.matrix_norm(weight, 2))
+    assert found[0] < 0.95 * known
+    assert found[1] == pytest.approx(known, rel=1e-4)
+    assert found[1] <= known * (1 + 1e-12)
+
+
+def test_the_largest_error_of_a_single_relu():
+    inner, outer = drawn(1, 8), drawn(8, 1, seed=1)
+    found = approximation_error(
+        unmixed(inner, outer), unmixed(inner, torch.zeros_like(outer)), **SEARCH
+    )
+    known = float(inner.norm() * outer.norm())
+    assert found[0] < 0.95 * known
+    assert found[1] == pytest.approx(known, rel=1e-4)
+    assert found[1] <= known * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("starts", "steps"), [(1, 1), (3, 5)])
+def test_the_maximised_error_is_never_below_the_sampled_one(seed, starts, steps):
+    target, sizes = small_target(1, 2, 3, seed), Sizes(4, 2, 3)
+    pruned = prune_to(target, random_transformer(sizes, 4, seed), sizes)
+    found = approximation_error(target, pruned, inputs=60, starts=starts, steps=steps)
+    assert found[1] >= found[0] > 0
+    assert found == approximation_error(target, pruned, inputs=60, starts=starts, steps=steps)
+    assert approximation_error(target, target, **SEARCH)[1] == 0

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from helpers.brackets import close_symbol, is_valid, open_symbol, read_brackets
-from helpers.heads import uniforms
 from identilens.lab.dyck.balance import SecondLayer, measure_balance
 from identilens.lab.dyck.configuration import DyckConfig
-from identilens.lab.dyck.embeddings import pair_symbols, symbol_ids, symbols
+from identilens.lab.dyck.embeddings import symbol_ids, symbols
 from identilens.lab.dyck.language import SPECIAL, START, Dyck, with_start
 from identilens.lab.dyck.minimiser import minimise, predict
 from identilens.lab.dyck.parsing import next_token_distribution, parse
 from identilens.lab.dyck.prefixes import all_prefixes
+from identilens.lab.dyck.sufficiency import balanced_scores
 from identilens.lab.dyck.train.measuring import (
     attention_variation,
     random_baselines,
@@ -131,12 +131,7 @@ def test_pairs_and_prefixes_are_what_the_layer_gives_on_sequences():
 
 
 def test_balance_is_zero_where_pairs_cancel():
-    opens, closes = (kind.flatten() for kind in pair_symbols(LANGUAGE))
-    scores = 2 * uniforms(seeded(), symbols(LANGUAGE), symbols(LANGUAGE)) - 1
-    # The logits of partners differ by a shift that is the same for every closing query (Eq. 11).
-    scores[closes[:, None], closes] = scores[closes[:, None], opens] + uniforms(
-        seeded(2), len(opens)
-    )
+    scores = balanced_scores(LANGUAGE, 1.0, seeded())
     values = torch.randn(symbols(LANGUAGE), 24, dtype=torch.float64, generator=seeded(1))
     query = close_symbol(LANGUAGE, 0, 1)
     for i, depth in product(range(2), range(1, 4)):

@@ -109,7 +109,6 @@ def test_least_rank_of_weights_made_from_logits_of_known_rank(seed, n, rank, shi
     logits = normals(generator, n, rank) @ right / max(1, rank) ** 0.5
     weights = torch.softmax(logits + shift * torch.randn(n, 1, generator=generator), -1)
     assert int(least_logit_rank(weights, tolerance=1e-10)) == rank
-    assert int(least_logit_rank(weights, tolerance=1e-10, choice="first")) == rank
 
 
 def test_ranks_of_a_batch_and_of_uniform_weights():

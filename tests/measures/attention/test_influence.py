@@ -9,7 +9,6 @@ from identilens.measures.attention import (
     contribution_weights,
     norm_share,
     removal_effect,
-    value_norm_ratio,
 )
 
 N, D_V, D_MODEL = 11, 4, 9
@@ -117,14 +116,3 @@ def test_zero_parts_and_outputs():
     assert (contribution_weights(half, opposite) == 0).all()
     assert removal_effect(half, opposite).tolist() == [[1.0, 1.0]]
     assert removal_effect(half, opposite, relative=True).isinf().all()
-
-
-def test_lengths_beside_the_median():
-    values, W_O = normal(N, D_V), normal(D_V, D_MODEL, seed=1)
-    lengths = (values @ W_O).norm(dim=-1)
-    expected = lengths / lengths.sort().values[N // 2]
-    assert torch.allclose(value_norm_ratio(ProjectedValues.of(values, W_O)), expected)
-    seen = torch.arange(N) < 4
-    some = value_norm_ratio(ProjectedValues.of(values, W_O).restricted(seen))
-    assert torch.allclose(some, lengths[:4] / lengths[:4].sort().values[1:3].mean())
-    assert value_norm_ratio(torch.tensor([[0.0], [0.0], [2.0]])).tolist() == [0.0, 0.0, torch.inf]

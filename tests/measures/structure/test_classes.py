@@ -9,6 +9,7 @@ from identilens.measures.attention.simplex import largest_step
 from identilens.measures.structure import (
     circularity,
     efficient_attention,
+    equivalent,
     perturbation_directions,
     perturbed,
     structure_norm,
@@ -16,20 +17,50 @@ from identilens.measures.structure import (
 )
 
 
-def moved(weights, T, seed):
-    """Other weights with the same output on the simplex."""
-    basis = torch.linalg.qr(torch.cat([T, torch.ones(len(T), 1, dtype=T.dtype)], 1)).Q
+def moved(weights, T, seed, share=0.5, ones=True):
+    """Other weights with the same output; with ``ones`` on the simplex too."""
+    columns = torch.cat([T, torch.ones(len(T), 1, dtype=T.dtype)], 1) if ones else T
+    basis = torch.linalg.qr(columns).Q
     noise = normals(seeded(seed), weights.shape)
     noise = noise - noise @ basis @ basis.mT
-    return weights + 0.5 * largest_step(weights, noise)[:, None] * noise
+    return weights + share * largest_step(weights, noise)[:, None] * noise
 
 
+@pytest.mark.parametrize("relation", ["output", "row_sums", "simplex"])
 @given(seed=seeds)
 @settings(max_examples=25, deadline=None)
-def test_weights_with_one_output_have_one_projection(seed):
+def test_they_are_equivalence_relations(relation, seed):
     one, T = random_weights(seed, 12, 4)
     two = moved(one, T, seed + 1)
-    assert_close(efficient_attention(one, T).efficient, efficient_attention(two, T).efficient)
+    three = moved(two, T, seed + 2)
+    for first in (one, two, three):
+        for second in (one, two, three):
+            assert equivalent(first, second, T, relation=relation)
+            assert_close(
+                efficient_attention(first, T).efficient, efficient_attention(second, T).efficient
+            )
+    other = random_weights(seed + 3, 12, 4)[0]
+    assert not equivalent(one, other, T, relation=relation)
+    assert not equivalent(other, three, T, relation=relation)
+
+
+def test_each_relation_is_finer_than_the_one_before():
+    one, T = random_weights(0, 12, 4)
+    loose = moved(one, T, 1, ones=False)
+    assert equivalent(one, loose, T)
+    assert not equivalent(one, loose, T, relation="row_sums")
+    far = moved(one, T, 2, share=3.0)
+    assert equivalent(one, far, T, relation="row_sums")
+    assert bool((far < 0).any())
+    assert not equivalent(one, far, T, relation="simplex")
+
+
+def test_the_finer_relations_live_on_distributions():
+    """Weights whose rows do not sum to 1 are not even equivalent to themselves."""
+    one, T = random_weights(0, 8, 3)
+    assert equivalent(2 * one, 2 * one, T)
+    assert not equivalent(2 * one, 2 * one, T, relation="row_sums")
+    assert not equivalent(-one, -one, T, relation="simplex")
 
 
 def heads_of(seed, n=16, d=5, heads=3):

@@ -8,7 +8,7 @@ from torch.nn.functional import kl_div
 import identilens as idl
 from helpers.zoo import build, classifier, ids, tiny_decoder
 from identilens.errors import SettingError
-from identilens.models import outcome as outcomes
+from identilens.models.later import LaterLayers
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_head
@@ -189,12 +189,12 @@ def test_a_head_that_is_left_as_it_is_changes_nothing_in_half_precision(outcome,
     """Eager attention alone would change a model in bfloat16 that runs another one."""
     half = idl.load("bundled-decoder", dtype="bfloat16")
     answer = Answer(half, half.read([TEXT])[0], outcome)
-    run_changed = outcomes.run_changed
+    changed = LaterLayers.changed
 
-    def unchanged(lens, items, number, _change, **options):
-        return run_changed(lens, items, number, lambda *_: None, **options)
+    def unchanged(later, number, _change, copies):
+        return changed(later, number, lambda *_: None, copies)
 
-    monkeypatch.setattr(outcomes, "run_changed", unchanged)
+    monkeypatch.setattr(LaterLayers, "changed", unchanged)
     assert max(answer.without(1, [0, 1, 2])) < 1e-9
 
 

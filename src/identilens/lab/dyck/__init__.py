@@ -1,4 +1,4 @@
-"""Bounded Dyck languages (Wen et al. 2023): models, training, constructions, measures of attention.
+"""Bounded Dyck languages (Wen et al. 2023): models, training, constructions, pruning, measures of attention.
 
 Names are loaded when they are first used.
 """

@@ -8,6 +8,8 @@ from .parsing import next_token_distribution as next_token_distribution
 from .parsing import parse as parse
 from .settings import DyckSetting as DyckSetting
 from .settings import DyckTraining as DyckTraining
+from .sufficiency import balanced_scores as balanced_scores
+from .sufficiency import sufficient_model as sufficient_model
 from .sufficiency import uniform_transformer as uniform_transformer
 from .train.measuring import random_baselines as random_baselines
 from .training import train_models as train_models

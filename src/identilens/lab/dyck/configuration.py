@@ -6,7 +6,7 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from identilens.errors import InputError
-from identilens.lab.dyck.embeddings import minimal_embedding
+from identilens.lab.dyck.embeddings import MINIMAL, minimal_embedding
 from identilens.lab.dyck.language import END, PADDING, SPECIAL, START, Dyck
 
 
@@ -18,9 +18,9 @@ class DyckConfig(PreTrainedConfig):
     ``block`` is the kind of layer. ``gpt`` is the standard pre-norm block (Eq. 49 with the usual norms). ``paper`` is
     Eq. 6, whose attention output goes through a LayerNorm to unit length. ``minimal`` is the standard block without
     residual connections, output projection, feed-forward block and final norm: attention between the block's two norms.
-    ``first_layer`` is ``learned`` for token embeddings, or a minimal first layer (Assumption 1): the name of its
-    embedding. The layers built here then follow it. ``positions`` is ``none``, or ``linear``: a learned direction times
-    i/6000.
+    ``first_layer`` is ``learned`` for token embeddings, or a minimal
+    first layer (Assumption 1): the name of its embedding, or ``given`` for a table of your own. The layers built here
+    then follow it. ``positions`` is ``none``, or ``linear``: a learned direction times i/6000.
     """
 
     model_type = "identilens_dyck"
@@ -35,7 +35,7 @@ class DyckConfig(PreTrainedConfig):
     num_attention_heads: int = 1
     key_size: int | None = None
     block: Literal["gpt", "paper", "minimal"] = "gpt"
-    first_layer: Literal["learned", "one-hot", "type-depth", "angle"] = "learned"
+    first_layer: Literal["learned", "given", "one-hot", "type-depth", "angle"] = "learned"
     positions: Literal["none", "linear"] = "none"
     # For the paper's block: hidden widths of g in each layer, its residual connection, and C_LN of Eq. 7.
     projection_widths: list[list[int]] | None = None
@@ -79,7 +79,7 @@ class DyckConfig(PreTrainedConfig):
     @property
     def embedding_size(self) -> int:
         """Size of a minimal first layer's embeddings, else the hidden size."""
-        if self.first_layer == "learned":
+        if self.first_layer not in MINIMAL:
             return self.hidden_size
         return minimal_embedding(self.language, self.first_layer).shape[1]
 

@@ -10,6 +10,7 @@ from torch.nn.functional import one_hot
 from identilens.lab.dyck.language import SPECIAL, START, Dyck
 
 Minimal = Literal["one-hot", "type-depth", "angle"]
+MINIMAL: tuple[Minimal, ...] = ("one-hot", "type-depth", "angle")
 
 
 def symbols(language: Dyck) -> int:

@@ -44,6 +44,10 @@ class Dyck:
         """Number of all tokens, with special tokens."""
         return SPECIAL + 2 * self.types
 
+    def close(self, kind: int) -> int:
+        """Return the closing bracket of a type; types count from 0."""
+        return SPECIAL + self.types + kind
+
     @property
     def closing(self) -> slice:
         """The places of the closing brackets in the vocabulary."""

@@ -12,7 +12,7 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
 from identilens.lab.dyck.configuration import DyckConfig
-from identilens.lab.dyck.embeddings import minimal_embedding, symbol_ids
+from identilens.lab.dyck.embeddings import MINIMAL, minimal_embedding, symbol_ids, symbols
 from identilens.lab.dyck.layer import DyckAttention, DyckLayer, FixedIdentity
 
 _LONGEST = 6000
@@ -30,12 +30,17 @@ class DyckEmbeddings(nn.Module):
         if config.first_layer == "learned":
             self.tokens = nn.Embedding(config.vocab_size or 0, config.hidden_size)
         else:
-            # Padded with zeros to the hidden size.
-            table = minimal_embedding(config.language, config.first_layer)
-            padded = nn.functional.pad(table, (0, config.hidden_size - table.shape[1]))
-            self.register_buffer("symbol_table", padded)
+            self.register_buffer("symbol_table", self.table(config))
         if config.positions == "linear":
             self.direction = nn.Parameter(torch.empty(config.hidden_size))
+
+    @staticmethod
+    def table(config: DyckConfig) -> Float[Tensor, "symbol d"]:
+        """Return the table of a minimal first layer, padded with zeros to the hidden size."""
+        if config.first_layer not in MINIMAL:
+            return torch.zeros(symbols(config.language), config.hidden_size)
+        table = minimal_embedding(config.language, config.first_layer)
+        return nn.functional.pad(table, (0, config.hidden_size - table.shape[1]))
 
     def forward(
         self, input_ids: Int[Tensor, "batch n"], attention_mask: Tensor | None = None

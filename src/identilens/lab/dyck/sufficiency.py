@@ -1,18 +1,23 @@
-"""Uniform attention that generates Dyck of any length, as explicit weights (Wen et al. 2023, Corollary 1)."""
+"""The sufficiency part of Theorem 1 as explicit weights: a balanced second layer that generates Dyck of any length."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from math import log
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
+from identilens.errors import InputError
+from identilens.lab.dyck.balance import SecondLayer, condition_gap, second_layer
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import pair_symbols, symbol_parts, symbols
 from identilens.lab.dyck.language import SPECIAL, START, Dyck
-from identilens.lab.dyck.modeling import DyckForCausalLM
+from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
 
 _zeros = partial(torch.zeros, dtype=torch.float64)
 _eye = partial(torch.eye, dtype=torch.float64)
@@ -20,121 +25,217 @@ _eye = partial(torch.eye, dtype=torch.float64)
 IMPOSSIBLE = 40.0
 """Logits of impossible tokens are lower by this much: a probability of 4e-18."""
 
-_DEPTH = 4
-"""Coordinates that the first attention writes: two that count the depth, two that count the start token."""
+_BALANCED = 1e-8
 
-Projection = list[tuple[Tensor, Tensor]]
-"""Weight and bias of each linear layer of g."""
+_ROUNDING = 1e-10
+"""C_LN. With 0, as in the theorem, the norm would scale rounding errors to length one where all brackets match."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerWeights:
+    """Weights of one layer of the paper's block (Eq. 6).
+
+    Attributes:
+        q: W_Q.
+        k: W_K.
+        v: W_V.
+        projection: Weight and bias of each linear layer of g.
+    """
+
+    q: Float[Tensor, "d_k d"]
+    k: Float[Tensor, "d_k d"]
+    v: Float[Tensor, "d d"]
+    projection: list[tuple[Tensor, Tensor]]
 
 
 @torch.no_grad()
-def uniform_transformer(language: Dyck) -> DyckForCausalLM:
-    """Return a 2-layer transformer with uniform attention that generates Dyck_{k,D} of any length (Corollary 1).
+def paper_model(
+    language: Dyck, layers: Sequence[LayerWeights], constant: float, **options: Any
+) -> DyckForCausalLM:
+    """Return the model in float64 with layers of the paper's block, the given weights and C_LN.
 
-    W_Q and W_K are zero in both layers: every token attends uniformly to itself and all earlier tokens. The first layer
-    averages +1 for open and −1 for closing brackets. Compared with the start token's share, this average is the depth
-    (Eq. 34, C.3); the layer's g turns it into the one-hot embedding of type and depth (Eq. 19). The second layer is
-    that of Theorem 1's proof (C.1): W_V maps each open bracket to a direction of its own, its partner to the opposite
-    one, so that matching pairs cancel and only unmatched brackets remain (Eq. 33). The logits are the log-probabilities
-    of Definition 1, and −40 for impossible tokens. In single precision the depth is exact up to lengths of many
-    thousands.
-
-    Examples:
-        >>> import torch
-        >>> from identilens.lab.dyck import Dyck, uniform_transformer, with_start
-        >>> language = Dyck(types=2, max_depth=3)
-        >>> model = uniform_transformer(language)
-        >>> logits = model(with_start(torch.tensor([[3, 4]]))).logits[0, -1]
-        >>> bool(logits[6] > logits[5])  # the round bracket is closed before the square one
-        True
+    The last layer gives the log-probabilities of Definition 1, and −40 for impossible tokens.
     """
-    k, q, vocabulary = language.types, language.open_probability, language.vocabulary
-    brackets = k * language.max_depth
-    # Coordinates of tokens and first attention, one-hot symbols, and two for the direction of each open bracket.
-    embeddings = pad(_eye(symbols(language)), (vocabulary + _DEPTH, 2 * brackets))
-    size = embeddings.shape[1]
-    pair = torch.tensor([[1.0, -1.0]], dtype=torch.float64) / 2**0.5
-    signs = torch.block_diag(*[pair] * brackets)
-    directions = pad(signs, (size - signs.shape[1], 0))
-    first = _zeros(size, size)
-    first[vocabulary, SPECIAL : SPECIAL + k] = 1.0
-    first[vocabulary, language.closing] = -1.0
-    first[vocabulary + 2, START] = 1.0
-    first[[vocabulary + 1, vocabulary + 3]] = -first[[vocabulary, vocabulary + 2]]
-    values = torch.zeros_like(embeddings)
-    opens, closes = (kind.flatten() for kind in pair_symbols(language))
-    values[opens], values[closes] = directions, -directions
-    layers = (
-        (first, _depth_projection(language, embeddings)),
-        (values.T @ embeddings, _reading_projection(language, embeddings, directions)),
-    )
+    widths = [[len(bias) for _, bias in layer.projection[:-1]] for layer in layers]
     config = DyckConfig(
-        bracket_types=k,
+        bracket_types=language.types,
         max_depth=language.max_depth,
-        open_probability=q,
-        hidden_size=size,
-        key_size=1,
+        open_probability=language.open_probability,
+        hidden_size=len(layers[0].v),
+        key_size=len(layers[0].q),
+        num_hidden_layers=len(layers),
         block="paper",
-        projection_widths=[[len(bias) for _, bias in projection[:-1]] for _, projection in layers],
+        projection_widths=widths,
         projection_residual=False,
-        norm_constant=0.0,
+        norm_constant=constant,
+        **options,
     )
     model = DyckForCausalLM(config).double().eval()
-    for number, (value, projection) in enumerate(layers):
+    # Off balance, logits of closing brackets may be equal but for rounding, which is that of the formula.
+    model.set_attn_implementation("eager")
+    for number, weights in enumerate(layers):
         layer = model.get_submodule(f"dyck.layers.{number}")
-        for part in "qk":
-            layer.get_parameter(f"attention.{part}_proj.weight").zero_()
-        layer.get_parameter("attention.v_proj.weight").copy_(value)
-        for place, (weight, bias) in enumerate(projection):
+        for part in "qkv":
+            layer.get_parameter(f"attention.{part}_proj.weight").copy_(getattr(weights, part))
+        for place, (weight, bias) in enumerate(weights.projection):
             layer.get_parameter(f"projection.{2 * place}.weight").copy_(weight)
             layer.get_parameter(f"projection.{2 * place}.bias").copy_(bias)
-    model.get_parameter("dyck.embeddings.tokens.weight").copy_(_eye(vocabulary, size))
-    head = model.lm_head.weight.zero_()
+    k, q, head = language.types, language.open_probability, model.lm_head.weight.zero_()
     head[:, k + 1] = -IMPOSSIBLE
     head[SPECIAL : SPECIAL + k, k + 1] = log(q / k)
     head[SPECIAL : SPECIAL + k, k] = -IMPOSSIBLE
     head[language.closing, :k].fill_diagonal_(IMPOSSIBLE + log(1 - q))
-    return model.float()
+    return model
+
+
+def balanced_scores(
+    language: Dyck, spread: float, generator: torch.Generator
+) -> Float[Tensor, "query key"]:
+    """Return random attention logits that satisfy the balance condition (Eq. 11), [query symbol, key symbol].
+
+    Logits are uniform in ±spread, except those of closing keys for closing queries. These are the logits of their
+    partners plus a shift that is drawn once for each matching pair.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.lab.dyck import Dyck, balanced_scores
+        >>> balanced_scores(Dyck(types=2, max_depth=2), 1.0, torch.Generator().manual_seed(0)).shape
+        torch.Size([9, 9])
+    """
+    size = symbols(language)
+    opens, closes = (kind.flatten() for kind in pair_symbols(language))
+    scores = (2 * torch.rand(size, size, dtype=torch.float64, generator=generator) - 1) * spread
+    shifts = (2 * torch.rand(len(opens), dtype=torch.float64, generator=generator) - 1) * spread
+    scores[closes[:, None], closes] = scores[closes[:, None], opens] + shifts
+    return scores
+
+
+def sufficient_model(
+    language: Dyck,
+    embeddings: Float[Tensor, "symbol d"],
+    scores: Float[Tensor, "query key"],
+    *,
+    seed: int = 0,
+) -> DyckForCausalLM:
+    """Return the transformer that Theorem 1 constructs after a minimal first layer with the given embeddings.
+
+    It predicts the distribution of the next token for every prefix of every length, for all attention logits that
+    satisfy the balance condition (Eq. 11). In float64. ``seed`` draws the directions that represent brackets.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.lab.dyck import Dyck, balanced_scores, sufficient_model
+        >>> language, generator = Dyck(types=2, max_depth=2), torch.Generator().manual_seed(0)
+        >>> scores = balanced_scores(language, 1.0, generator)
+        >>> model = sufficient_model(language, torch.eye(len(scores)), scores)
+        >>> model.config.num_hidden_layers
+        1
+
+    Raises:
+        InputError: For dependent embeddings, or logits off balance.
+    """
+    gap = condition_gap(language, scores)
+    if gap > _BALANCED * max(1.0, float(scores.abs().max())):
+        raise InputError(
+            f"expected attention logits that satisfy the balance condition (Eq. 11); a matching pair's difference "
+            f"changes by up to {gap:.3g} between closing brackets. Use those of balanced_scores"
+        )
+    e = embeddings.double()
+    # Orthonormal and orthogonal to the vector of ones (Lemma 16), one for each open bracket.
+    brackets = language.types * language.max_depth
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.randn(e.shape[1], brackets, dtype=torch.float64, generator=generator)
+    directions = torch.linalg.qr(drawn - drawn.mean(0))[0].T
+    model = paper_model(
+        language, [balanced_layer(language, e, scores, directions)], _ROUNDING, first_layer="given"
+    )
+    model.get_buffer("dyck.embeddings.symbol_table").copy_(e)
+    return model
+
+
+def balanced_layer(
+    language: Dyck,
+    embeddings: Float[Tensor, "symbol d"],
+    scores: Float[Tensor, "query key"],
+    directions: Float[Tensor, "bracket d"],
+) -> LayerWeights:
+    """Return the second layer of Theorem 1's proof (C.1).
+
+    W_V maps the open bracket (i, d) to its direction o_{i,d}, and its partner to −exp(c_{i,d}) o_{i,d}, with c the
+    difference of their logits (Eq. 27, 28). Matching pairs cancel, and only directions of unmatched brackets remain
+    (Eq. 33). g reads the last token and its depth from the part of LN(·) + X orthogonal to all o, then the stack from
+    the rest, then the top of the stack at that depth. The directions, by type and depth, are orthonormal and
+    orthogonal to the ones.
+
+    Raises:
+        InputError: If the embeddings are linearly dependent, or cannot be distinguished outside the directions.
+    """
+    count, size = embeddings.shape
+    rank = int(torch.linalg.matrix_rank(embeddings))
+    if rank < count:
+        raise InputError(
+            f"expected {count} linearly independent embeddings, one per symbol, got {size} dimensions of rank "
+            f"{rank}; add dimensions"
+        )
+    inverse = torch.linalg.pinv(embeddings)
+    pairs = pair_symbols(language)
+    opens, closes = (kind.flatten() for kind in pairs)
+    seen = scores[pairs[1][0, min(1, language.max_depth - 1)]]
+    values = _zeros(count, size)
+    values[opens] = directions
+    values[closes] = -(seen[opens] - seen[closes]).exp()[:, None] * directions
+    # The least coordinate of an unmatched bracket's direction after the LayerNorm.
+    logits = scores[closes[:, None], opens]
+    least = float((logits.amin(1) - logits.amax(1)).exp().min()) / language.max_depth**0.5
+    return LayerWeights(
+        _eye(size),
+        size**0.5 * inverse @ scores @ inverse.T,
+        (inverse @ values).T,
+        _reading_projection(language, embeddings, directions, least),
+    )
 
 
 def _reading_projection(
-    language: Dyck, embeddings: Float[Tensor, "symbol d"], directions: Float[Tensor, "bracket d"]
-) -> Projection:
-    """Return the second layer's g: from LN(output) + e(τ) to the top of the stack, with ReLU between its layers.
-
-    It reads the last token and its depth from the symbols, the stack from the directions, then the top of the stack.
-    """
+    language: Dyck, embeddings: Tensor, directions: Tensor, least: float
+) -> list[tuple[Tensor, Tensor]]:
+    """Return g: from LN(output) + e(τ) to the top of the stack, in four linear layers with ReLU between them."""
     count, brackets = len(embeddings), len(directions)
-    # First: two units per step between the symbols' numbers, and the brackets' directions with either sign.
-    number = torch.arange(count).double() @ embeddings
-    middles = torch.arange(count - 1).double() + 0.5
-    steps = (2 * number).expand(count - 1, -1)
+    code = _code(embeddings, directions)
+    places, order = (embeddings @ code).sort()
+    middles, halves = (places[1:] + places[:-1]) / 2, (places[1:] - places[:-1]) / 2
+    # First: two units per step between neighbouring codes, and the brackets' directions with either sign.
+    steps = code.expand(count - 1, -1) / halves[:, None]
     first = torch.cat([steps, steps, directions, -directions])
-    first_bias = torch.cat([0.5 - 2 * middles, -0.5 - 2 * middles, _zeros(2 * brackets)])
-    symbol = pad(between_steps(count), (0, 2 * brackets))
-    symbol_bias = _eye(count)[0]
-    # Second: the symbols, and for each bracket two units of a step at half of its share when unmatched.
-    signs = _eye(brackets) * 3 * language.max_depth**0.5
-    share = pad(torch.cat([signs, -signs], 1), (2 * (count - 1), 0))
+    first_bias = torch.cat([0.5 - middles / halves, -0.5 - middles / halves, _zeros(2 * brackets)])
+    symbol = _zeros(count, len(first))
+    symbol[order, : 2 * (count - 1)] = between_steps(count)
+    symbol_bias = _zeros(count)
+    symbol_bias[order[0]] = 1.0
+    # Second: the symbols, and for each bracket two units of a step at half of its least share when unmatched.
+    signs = _eye(brackets)
+    share = torch.cat([torch.zeros(brackets, 2 * (count - 1)), signs, -signs], 1)
+    products = directions @ embeddings.T
+    share, share_bias = (share - products @ symbol) * 3 / least, -products @ symbol_bias * 3 / least
     second = torch.cat([symbol, share, share])
-    ones = torch.ones(brackets, dtype=torch.float64)
-    second_bias = torch.cat([symbol_bias, -ones, -2 * ones])
+    second_bias = torch.cat([symbol_bias, share_bias - 1, share_bias - 2])
+    width = len(second)
+    size = embeddings.shape[1]
     k, D = language.types, language.max_depth
     opens, closes = pair_symbols(language)
     inner = k * (D - 1)
-    third = _zeros(inner + k + 1, len(second))
+    third = _zeros(inner + k + 1, width)
     third_bias = _zeros(len(third))
     third_bias[:inner] = -1.0
-    last = _zeros(embeddings.shape[1], len(third))
+    last = _zeros(size, len(third))
     for unit, (i, d) in enumerate(product(range(k), range(1, D))):
         # After the symbols there are two units for each bracket: step up and step down.
-        step = count + i * D + d - 1
+        step = symbols(language) + i * D + d - 1
         third[unit, closes[:, d]], third[unit, step], third[unit, step + k * D] = 1.0, 1.0, -1.0
         last[i, unit] = 1.0
     for i in range(k):
         third[inner + i, opens[i]], last[i, inner + i] = 1.0, 1.0
     third[-1, opens[:, -1]], last[k, -1] = 1.0, 1.0
-    last_bias = _zeros(len(last))
+    last_bias = _zeros(size)
     last_bias[k + 1] = 1.0
     return [
         (first, first_bias),
@@ -153,7 +254,79 @@ def between_steps(count: int) -> Float[Tensor, "place units"]:
     return torch.cat([steps, -steps], 1)
 
 
-def _depth_projection(language: Dyck, embeddings: Float[Tensor, "symbol d"]) -> Projection:
+def _code(embeddings: Tensor, directions: Tensor) -> Float[Tensor, " d"]:
+    """Return a vector orthogonal to all directions on which the embeddings have different places (Lemma 15)."""
+    off = embeddings - embeddings @ directions.T @ directions
+    count = len(off)
+    if int(torch.linalg.matrix_rank(off)) == count:
+        code = torch.linalg.pinv(off) @ torch.arange(count).double()
+        return code - directions.T @ (directions @ code)
+    drawn = torch.randn(
+        off.shape[1], 2000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    drawn = drawn - directions.T @ (directions @ drawn)
+    drawn = drawn / torch.linalg.vector_norm(drawn, dim=0)
+    gap, best = (off @ drawn).sort(0).values.diff(dim=0).amin(0).max(0)
+    if float(gap) < 1e-6:
+        raise InputError(
+            "the embeddings cannot be distinguished outside the brackets' directions; add dimensions"
+        )
+    return drawn[:, best]
+
+
+_DEPTH = 4
+"""Coordinates that the first attention writes: two that count the depth, two that count the start token."""
+
+
+def uniform_transformer(language: Dyck) -> DyckForCausalLM:
+    """Return a 2-layer transformer with uniform attention that generates Dyck_{k,D} of any length (Corollary 1).
+
+    W_Q and W_K are zero in both layers: every token attends uniformly to itself and all earlier tokens. The first layer
+    averages +1 for open and −1 for closing brackets. Compared with the start token's share, this average is the depth
+    (Eq. 34, C.3); the layer's g turns it into the one-hot embedding of type and depth (Eq. 19). The second layer is the
+    balanced layer of Theorem 1. In single precision the depth is exact up to lengths of many thousands.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.lab.dyck import Dyck, uniform_transformer, with_start
+        >>> language = Dyck(types=2, max_depth=3)
+        >>> model = uniform_transformer(language)
+        >>> logits = model(with_start(torch.tensor([[3, 4]]))).logits[0, -1]
+        >>> bool(logits[6] > logits[5])  # the round bracket is closed before the square one
+        True
+    """
+    embeddings, vocabulary = _embeddings(language), language.vocabulary
+    count, size = embeddings.shape
+    pair = torch.tensor([[1.0, -1.0]], dtype=torch.float64) / 2**0.5
+    signs = torch.block_diag(*[pair] * (language.types * language.max_depth))
+    directions = pad(signs, (size - signs.shape[1], 0))
+    second = balanced_layer(language, embeddings, _zeros(count, count), directions)
+    value = _zeros(size, size)
+    value[vocabulary, SPECIAL : SPECIAL + language.types] = 1.0
+    value[vocabulary, language.closing] = -1.0
+    value[vocabulary + 2, START] = 1.0
+    value[[vocabulary + 1, vocabulary + 3]] = -value[[vocabulary, vocabulary + 2]]
+    even = _zeros(1, size)
+    first = LayerWeights(even, even, value, _depth_projection(language, embeddings))
+    model = paper_model(language, [first, replace(second, q=even, k=even)], 0.0)
+    tokens = model.get_parameter("dyck.embeddings.tokens.weight")
+    tokens.data = _eye(vocabulary, size)
+    return model.float()
+
+
+def uniform_second_layer(language: Dyck, model: DyckForCausalLM) -> SecondLayer:
+    """Return the second layer of a model of `uniform_transformer`, for the balance measures."""
+    return second_layer(_embeddings(language), *attention_weights(model, 1))
+
+
+def _embeddings(language: Dyck) -> Float[Tensor, "symbol d"]:
+    """Return the second layer's inputs: coordinates of tokens and first attention, one-hot symbols, its directions."""
+    own = _eye(symbols(language))
+    brackets = language.types * language.max_depth
+    return pad(own, (language.vocabulary + _DEPTH, 2 * brackets))
+
+
+def _depth_projection(language: Dyck, embeddings: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Return the first layer's g: from token and depth's angle to the one-hot embedding of both.
 
     After the norm the start token's coordinate is 1/√(2 (d² + 1)), which decreases with the depth d. A step of two

@@ -14,7 +14,6 @@ from identilens.measures.attention.entropy import (
 from identilens.measures.attention.influence import contribution_weights as contribution_weights
 from identilens.measures.attention.influence import norm_share as norm_share
 from identilens.measures.attention.influence import removal_effect as removal_effect
-from identilens.measures.attention.influence import value_norm_ratio as value_norm_ratio
 from identilens.measures.attention.intervals import attention_intervals as attention_intervals
 from identilens.measures.attention.intervals import certify_row as certify_row
 from identilens.measures.attention.logits import least_logit_rank as least_logit_rank

@@ -8,8 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from identilens.errors import InputError
 from identilens.linalg import ProjectedValues, Visible, projected
-from identilens.linalg.checks import check_finite, check_mask, check_values, check_width
+from identilens.linalg.checks import check_finite, check_mask, check_values
 from identilens.measures.attention.checks import without_hidden
 
 
@@ -78,7 +79,11 @@ def effective_attention(
     mixed = values.values if isinstance(values, ProjectedValues) else values
     check_values(mixed, output_projection)
     check_finite(weights=weights)
-    check_width("weights", weights, mixed, mixed.shape[-2])
+    if weights.shape[:-2] != mixed.shape[:-2] or weights.shape[-1] != mixed.shape[-2]:
+        raise InputError(
+            f"expected weights (..., query, key) of the heads and keys of the values, {tuple(mixed.shape)}; got "
+            f"{tuple(weights.shape)}. Repeat grouped values once for each of their heads."
+        )
     check_mask(visible, weights.shape[-2], mixed.shape[-2])
     batch, queries = mixed.shape[:-2], weights.shape[-2]
     dtype = torch.promote_types(torch.promote_types(mixed.dtype, weights.dtype), torch.float32)

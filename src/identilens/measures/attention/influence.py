@@ -89,24 +89,6 @@ def removal_effect(weights: Maps, projected_values: Values, *, relative: bool = 
     return effect / torch.linalg.vector_norm(outputs, dim=-1, keepdim=True) if relative else effect
 
 
-def value_norm_ratio(projected_values: Values) -> Float[Tensor, "*#head key"]:
-    """Return the length of each key's value, divided by the median over all keys: ‖t_j‖ / median_k ‖t_k‖.
-
-    Far below 1 at keys that receive attention and add little (sinks). No unit. If the median is zero, zero values are 0
-    and others infinite. For rows that see only some keys, pass ``projected_values.restricted(seen)``.
-
-    Examples:
-        >>> value_norm_ratio(torch.tensor([[0.0, 0.1], [3.0, 4.0], [0.0, 5.0]]))
-        tensor([0.0200, 1.0000, 1.0000], dtype=torch.float64)
-
-    Raises:
-        InputError: No keys.
-        NumericalError: NaN or infinity.
-    """
-    lengths = torch.linalg.vector_norm(projected(projected_values).compact, dim=-1)
-    return torch.where(lengths > 0, lengths / lengths.quantile(0.5, dim=-1, keepdim=True), 0.0)
-
-
 def _checked(weights: Tensor, projected_values: Values) -> tuple[Tensor, Tensor]:
     """Return weights and compact values in float64."""
     T = projected(projected_values)

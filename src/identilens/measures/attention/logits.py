@@ -1,7 +1,6 @@
 """The logit rank that an alternative on the simplex needs."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from jaxtyping import Float, Int
@@ -52,15 +51,14 @@ def least_logit_rank(
     weights: Float[Tensor, "*batch query key"],
     *,
     tolerance: float | None = None,
-    choice: Literal["centred", "first"] = "centred",
 ) -> Int[Tensor, "*batch"]:
     """Return the least rank of any logits whose softmax is the given weights: min over c of rank(log A' + c 1ᵀ).
 
     The rows of log A' minus their mean have that rank: for L = log A' (I − 11ᵀ/n), L 1 = 0, so rank(L + c 1ᵀ) is at
     least the rank of L on the complement of 1, which is rank(L). The paper's c = −â_1 (Bhardwaj et al. 2021, 3.2.2)
-    subtracts the first column instead and spans the same differences. Both ranks are at most n − 1. ``choice`` selects
-    one. A' is bidirectional. ``tolerance`` is the share of the largest singular value that counts as zero; the default
-    is the `relative_tolerance` of n x n.
+    subtracts the first column instead, spans the same differences and has the same rank, at most n − 1. A' is
+    bidirectional. ``tolerance`` is the share of the largest singular value that counts as zero; the default is the
+    `relative_tolerance` of n x n.
 
     Examples:
         >>> import torch
@@ -73,10 +71,6 @@ def least_logit_rank(
         InputError: A weight of zero, which no softmax gives: a masked head, or a step of exactly λ_max; weights in
             half precision, whose rounding has full rank.
     """
-    if choice not in ("centred", "first"):
-        raise InputError(
-            f"expected choice 'centred' or 'first'; got {choice!r}; 'first' is the paper's c = −â_1."
-        )
     check_precision(weights)
     rows = weights.detach().double()
     if not rows.numel():
@@ -87,8 +81,7 @@ def least_logit_rank(
             "the logits of masked keys are free and have no least rank here; stay below λ_max with share < 1."
         )
     logarithms = torch.log(rows)
-    shift = logarithms.mean(-1, keepdim=True) if choice == "centred" else logarithms[..., :1]
-    sigma = singular_values(logarithms - shift)
+    sigma = singular_values(logarithms - logarithms.mean(-1, keepdim=True))
     if tolerance is None:
         tolerance = float(relative_tolerance(*rows.shape[-2:]))
     # For uniform rows the difference is only rounding: compare it with the rounding of log A'.
@@ -102,14 +95,13 @@ def logit_rank_study(
     d_k: int,
     *,
     count: int = 1000,
-    share: float = 0.99,
     generator: torch.Generator | None = None,
 ) -> LogitRankStudy:
     """Return the least logit ranks of many alternatives: the protocol of Bhardwaj et al. 2021, Fig. 5.
 
     Alternatives have coefficients uniform on [−10, 10] in an orthonormal basis of LN([T, 1]). Rows are scaled to λ =
-    share · λ_max. ``share`` is below 1: at 1, a weight would be zero and its logit minus infinity. The weights A are
-    bidirectional. One alternative is in memory at a time; cost O(count · n³).
+    0.99 λ_max: at λ_max, a weight would be zero and its logit minus infinity. The weights A are bidirectional. One
+    alternative is in memory at a time; cost O(count · n³).
 
     Examples:
         >>> import torch
@@ -121,9 +113,9 @@ def logit_rank_study(
         >>> found.ranks.unique().tolist()
         [5]
     """
-    if count < 1 or d_k < 1 or not 0 < share < 1:
+    if count < 1 or d_k < 1:
         raise InputError(
-            f"expected a count and d_k of at least 1 and a share in (0, 1); got {count}, {d_k} and {share}; "
+            f"expected a count and d_k of at least 1; got {count} and {d_k}; "
             "the paper's protocol is count=1000 with the head's own d_k."
         )
     if not len(weights):
@@ -132,7 +124,7 @@ def logit_rank_study(
         )
     projection = head_values(projected_values)
     drawn = iterate_alternatives(
-        weights, projection, count, method="bhardwaj", share=share, generator=generator
+        weights, projection, count, method="bhardwaj", share=0.99, generator=generator
     )
     A, T, tolerance = weights.detach().double(), projection.compact.detach(), projection.tolerance
     output = torch.linalg.matrix_norm(A @ T)

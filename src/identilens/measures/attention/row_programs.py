@@ -25,10 +25,10 @@ ALMOST_ZERO = 1e-9
 """A weight that some alternative has below this counts as one that may be zero."""
 
 PAIRS = 64
-"""Programs of pairs of keys that run together."""
+"""Programs of pairs of keys of a row that run together."""
 
 NUMBERS = 2**20
-"""Numbers in the costs of programs that run together, and four times in the alternatives that are kept."""
+"""Numbers of a row in the costs of programs that run together, and four times in the alternatives that are kept."""
 
 _NEWTON, _SETTLED, _RADIUS = 20, 0.01, 1e-8
 """Steps in the search of a radius at most, the relative step after which it ends, and the accuracy of its programs."""
@@ -199,7 +199,7 @@ class RowPrograms:
             self.inside.clone(),
         )
         gap, met = torch.zeros_like(self.allowed), [self.inside[:, None]]
-        size = max(1, NUMBERS // self.inside.numel())
+        size = max(1, NUMBERS // len(self.keys))
         for sign, end in ((-1.0, hi), (1.0, lo)):
             open_ = movable.clone()
             while (open_ := open_ & ((least > ALMOST_ZERO) | (sign < 0))).any():
@@ -292,13 +292,14 @@ class RowPrograms:
         hidden = ~self.space.visible[part, None]
         alone = costs.masked_fill(hidden, torch.inf).amin(2) * inside.sum(1, keepdim=True) >= limits
         reached = self.allowed[part, None].expand_as(limits).masked_fill(alone, torch.inf)
-        open_ = ~alone
+        open_, programs = ~alone, SharedPrograms(kept, self.space.blocks)
         for _ in range(_NEWTON):
             if not open_.any():
                 break
             rows, which = some_of(open_, limits.shape[1])
             at = reached[rows].gather(1, which)
-            programs = SharedPrograms(kept[rows], self.space.blocks)
+            if len(rows) < len(programs.kept):
+                programs = SharedPrograms(kept[rows], self.space.blocks)
             own = inside[rows, None].expand(-1, which.shape[1], -1)
             asked = costs[rows].take_along_dim(which[..., None], 1)
             bounds, multipliers = programs.bounds(asked, own, at[..., None] / scales[rows], _RADIUS)

@@ -1,7 +1,8 @@
-"""Structure-aware identifiability: norm, subspace R and structure W (structure2025)."""
+"""Structure-aware identifiability: equivalence classes, norm, subspace R and structure W (structure2025)."""
 
 from identilens.measures.structure.circularity import circularity as circularity
 from identilens.measures.structure.efficient import efficient_attention as efficient_attention
+from identilens.measures.structure.efficient import equivalent as equivalent
 from identilens.measures.structure.norm import matrix_norms as matrix_norms
 from identilens.measures.structure.norm import positive_structure as positive_structure
 from identilens.measures.structure.norm import structure_norm as structure_norm

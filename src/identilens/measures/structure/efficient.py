@@ -1,13 +1,17 @@
-"""Naim & Asher's projection of attention weights, their "efficient attention" (structure2025, II.A)."""
+"""Naim & Asher's projection of attention weights, and the relations of weights (structure2025, II)."""
 
 from dataclasses import dataclass
+from typing import Literal
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from identilens.linalg import ProjectedValues, projected
 
 _ROUNDING = 1e-9
+
+Relation = Literal["output", "row_sums", "simplex"]
 
 
 @dataclass(frozen=True)
@@ -54,3 +58,42 @@ def efficient_attention(
         efficient.amin((-2, -1)),
         (efficient.sum(-1) - given.sum(-1)).abs().amax(-1),
     )
+
+
+def equivalent(
+    first: Float[Tensor, "query key"],
+    second: Float[Tensor, "query key"],
+    values: Float[Tensor, "key d_v"] | ProjectedValues,
+    *,
+    relation: Relation = "output",
+    tolerance: float = 1e-6,
+) -> bool:
+    """Return whether two sets of weights are equivalent for one head on one text (structure2025, II.B).
+
+    ``output``: A₁ T = A₂ T. ``row_sums``: also A₁ 1 = A₂ 1 = 1. ``simplex``: also A₁ >= 0, A₂ >= 0. Each relation is
+    finer than the previous one. Outputs are compared row by row, in units of T's longest row; ``values`` is T, or its
+    factors.
+
+    With tolerance 0 and exact arithmetic these are equivalence relations: the first on all matrices, the others on
+    matrices whose rows sum to 1 (and are non-negative), because other matrices are not equivalent to themselves. With a
+    tolerance they are still reflexive and symmetric; for transitivity the tolerances add up.
+
+    Examples:
+        >>> import torch
+        >>> from identilens.measures.structure import equivalent
+        >>> values = torch.tensor([[1.0], [1.0], [0.0]])
+        >>> first, second = torch.tensor([[0.2, 0.3, 0.5]]), torch.tensor([[0.4, 0.1, 0.5]])
+        >>> equivalent(first, second, values), equivalent(first, first.flip(-1), values)
+        (True, False)
+    """
+    compact = projected(values).compact
+    unit = torch.linalg.vector_norm(compact, dim=-1).max()
+    pair = torch.stack([first, second]).double()
+    # A difference has the same length in the compact basis as in the coordinates of T.
+    apart = torch.linalg.vector_norm((pair[0] - pair[1]) @ compact, dim=-1).max()
+    same = apart <= tolerance * unit
+    if relation != "output":
+        same &= ((pair.sum(-1) - 1).abs() <= tolerance).all()
+    if relation == "simplex":
+        same &= (pair >= -tolerance).all()
+    return bool(same)

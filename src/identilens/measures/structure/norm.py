@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from identilens.errors import InputError
+
 
 @dataclass(frozen=True)
 class MatrixNorms:
@@ -22,8 +24,8 @@ def structure_norm(
 ) -> Float[Tensor, "*batch"]:
     """Return ‖A‖_S = (1/n²) Σ w_ij |a_ij| (structure2025, Eq. 5); n² is the number of entries.
 
-    It is a norm on all matrices of W's shape if every w_ij is positive. The W from Cut_l has zeros and gives only a
-    seminorm; with `positive_structure` it gives a norm.
+    It is a norm on all matrices of W's shape, because every w_ij is positive. The W from Cut_l has zeros and gives only
+    a seminorm; with `positive_structure` it gives a norm.
 
     Examples:
         >>> import torch
@@ -31,7 +33,15 @@ def structure_norm(
         >>> matrix, structure = torch.tensor([[1.0, -2.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.1], [0.1, 1.0]])
         >>> structure_norm(matrix, structure)
         tensor(0.5500)
+
+    Raises:
+        InputError: For a W of another shape, or with entries that are not positive.
     """
+    if structure.shape[-2:] != matrix.shape[-2:] or not bool((structure > 0).all()):
+        raise InputError(
+            f"expected W of the matrix's shape {tuple(matrix.shape[-2:])}, every entry above 0; got "
+            f"{tuple(structure.shape)}. Pass positive_structure(W)."
+        )
     return (structure * matrix.abs()).mean((-2, -1))
 
 

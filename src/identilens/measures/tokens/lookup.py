@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -69,7 +69,7 @@ def look_up(
         (0.75, 0.5)
 
     Raises:
-        InputError: Vectors of another width than the inputs.
+        InputError: Vectors of another width than the inputs, another distance, or lengths that do not fit.
         NumericalError: NaN or infinity.
     """
     check_finite(predicted=predicted, inputs=inputs)
@@ -79,6 +79,11 @@ def look_up(
             "map can compare them: use LinearProbe"
         )
     ids = (torch.arange(len(inputs)) if token_ids is None else token_ids).to(inputs.device)
+    if distance not in get_args(Distance) or sum(lengths) != len(inputs):
+        raise InputError(
+            f"expected distance cosine or l2, and sentences of {len(inputs)} tokens together; got {distance!r}, "
+            f"{sum(lengths)}."
+        )
     scores = _looked_up(predicted, inputs, lengths, distance, offset, ids)
     sentences = sum(size > abs(offset) for size in lengths)
     rate, token_rate, chance, token_chance = scores.mean(1).tolist()

@@ -231,6 +231,8 @@ def jacobian_norms(
         return _sweep(function, inputs, basis, width, memory_budget, basis[0].nbytes)
     leading = probes // 4 if leading is None else leading
     check_probes(probes, width)
+    if not 0 <= leading <= probes - 2:
+        raise InputError(f"leading must be from 0 to {probes - 2}; got {leading}.")
     directions = leading_directions(function, inputs, leading, 3 * probes, generator, memory_budget)
     frames = orthonormal_probes(directions, probes, generator)
     return _sweep(function, inputs, frames, leading, memory_budget, frames.nbytes)

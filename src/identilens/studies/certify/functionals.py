@@ -50,7 +50,9 @@ def certified(
         inside.new_zeros(len(rows), count),
     )
     for number, (kept, claims) in enumerate(zip(rows, functionals, strict=True)):
-        own, given = kept.own[programs.keys], torch.stack([*claims.values()]).to(inside)
+        if not claims:
+            continue
+        own, given = programs.asked[number], torch.stack([*claims.values()]).to(inside)
         costs[number, : len(claims), own] = given[:, programs.keys[own] % kept.values.keys]
         limits[number, : len(claims)] = limits.new_tensor([claim.bound for claim in claims])
     values = (costs @ inside[..., None])[..., 0]
@@ -95,7 +97,7 @@ def proven_rows(
     kept, ends = of_rows(pairs), []
     for tolerance in tolerances:
         programs = row_programs(kept, [tolerance.size] * len(kept))
-        own = costs.to(programs.inside).expand(len(kept), -1, -1)[..., programs.keys]
+        own = costs.to(programs.inside)[..., programs.keys] * programs.asked[:, None]
         lo, hi, _ = programs.between(own)
         ends.append(torch.stack([(own @ programs.inside[..., None])[..., 0], lo, hi]))
     columns = dict(zip(("value", "lo", "hi"), torch.stack(ends, 2).tolist(), strict=True))

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from identilens.claims import Claim, ClaimRow, functionals_of, read_claims, row_sources
 from identilens.errors import SettingError
-from identilens.models.heads import Head
+from identilens.models.heads import CapturedLayer
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.reading import read_layer
-from identilens.models.sequences import sides
+from identilens.models.sequences import Kind, sides
 from identilens.models.spelling import Spelling
 from identilens.models.stream import read_stream, require_unembedding, token_of
 from identilens.models.token_names import token_names
@@ -129,11 +129,13 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
         claims, places = [], []
         first, _ = self.parts[part][0]
         text, site = first.text, first.site
-        item, layer = heads.items[text], self._layer(text, site)
+        item, captured = heads.items[text], self._layer(text, site)
+        # What a head computes of all its rows is not kept for the next part.
+        layer = [*captured.heads]
         names, side = heads.tokens(layer[0], text), sides(site.kind, item.tokens)
         tokens = names[side.key]
         spelling = Spelling.of(item, side.key, tokens)
-        answer, words = self._answer(text, site) if settings.outcome in UNITS else (None, None)
+        answer, words = self._answer(text, site.kind) if settings.outcome in UNITS else (None, None)
         pairs = [(layer[place.head], query) for place, query in self.parts[part]]
         for (head, query), (place, _) in zip(pairs, self.parts[part], strict=True):
             head.refuse_sink()
@@ -194,20 +196,21 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
         signs = torch.tensor([1.0, -1.0][: len(tokens)], dtype=torch.float64)
         return signs @ torch.stack(directions), " − ".join(map(repr, names))
 
-    def _read_layer(self, text: int, site: Site) -> Sequence[Head]:
-        """Return all heads of a layer, with the rows that are asked for."""
+    def _read_layer(self, text: int, site: Site) -> CapturedLayer:
+        """Return a layer on a text, with the rows that are asked for."""
         lens, item = self.heads.lens, self.heads.items[text]
         asked = self.settings.queries
         rows = None if asked is None else self.heads.requested(Place(text, site, 0), asked)
-        return [*read_layer(lens, item, lens.sites(item).index(site), rows).heads]
+        return read_layer(lens, item, lens.sites(item).index(site), rows)
 
-    def _read_answer(self, text: int, site: Site) -> tuple[Answer, str]:
-        """Return the model's answer to a text, and what it is in words."""
+    def _read_answer(self, text: int, kind: Kind) -> tuple[Answer, str]:
+        """Return the model's answer to a text, and what it is in words where heads of this kind are looked at."""
         item = self.heads.items[text]
-        names = self.heads.tokens(self._layer(text, site)[0], text)
+        site = next(site for site, _ in self.heads.chosen if site.kind == kind)
+        names = self.heads.tokens(self._layer(text, site).head(0), text)
         answer = asked_answer(self.lens, item, self.settings, names, text)
         decoder = "decoder" in names
-        own, after = names["decoder" if decoder else "encoder"], decoder or site.kind != "encoder"
+        own, after = names["decoder" if decoder else "encoder"], decoder or kind != "encoder"
         return answer, answer_in_words(answer, own, after=after)
 
 

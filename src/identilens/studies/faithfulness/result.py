@@ -52,7 +52,7 @@ The answer {answer!r} (the model's own: {own_answer!r}) has probability {probabi
 {token!r}; enough for nine tenths: {needed}."""
 _SCORES = """\
 Parts are removed in each explanation's order. The score of a row's keys is the mean change of the model, in growing \
-groups, on a scale from the worst order (0) to the best (1) that a beam search finds. That of a decision's tokens is \
+groups, on a scale from the worst order (0) to the best (1) that a greedy search finds. That of a decision's tokens is \
 the mean lost probability without the first tokens (without), and the mean change of the probability with them alone \
 (alone).
 Intervals are 95 % bootstrap intervals over texts. Neither they nor p are corrected for the number of explanations.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from identilens.errors import SettingError
 from identilens.runs.settings import LIST, NonNegative, Numbers, Positive
 from identilens.studies.settings import KindSettings
 
@@ -37,3 +38,11 @@ class FaithfulnessSettings(KindSettings):
     searched: Positive = 16
     alternatives: Positive = 4
     seed: NonNegative = 0
+
+    def check(self) -> None:
+        """Check that groups grow, and that the search has as many keys as the largest."""
+        if [*self.groups] != sorted({*self.groups}) or self.groups[0] < 1:
+            raise SettingError("groups", "as growing sizes of at least 1", self.groups)
+        if self.searched < self.groups[-1]:
+            words = f"of at least {self.groups[-1]}, the largest group"
+            raise SettingError("searched", words, self.searched)

@@ -1,0 +1,122 @@
+"""Constructed Dyck transformers, tested: uniform and balanced attention at every length, and off balance."""
+
+from collections.abc import Sequence
+
+import polars as pl
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from identilens.lab.dyck.balance import SecondLayer, measure_balance, second_layer
+from identilens.lab.dyck.embeddings import pair_symbols, symbols
+from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
+from identilens.lab.dyck.language import Dyck, with_start
+from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
+from identilens.lab.dyck.sufficiency import (
+    balanced_scores,
+    sufficient_model,
+    uniform_second_layer,
+    uniform_transformer,
+)
+from identilens.runs.tables import Row
+
+
+def unbalanced_model(
+    language: Dyck, size: float, *, seed: int = 0
+) -> tuple[DyckForCausalLM, Float[Tensor, "symbol d"]]:
+    """Return Theorem 1's layer for random embeddings with its attention moved off balance, and the embeddings.
+
+    All weights except W_K are those for balanced logits uniform in ±1. For every closing bracket as query, a
+    random number uniform in ±size/2 is added to the logit of every bracket.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    count = symbols(language)
+    embeddings = torch.randn(count, count + 8, dtype=torch.float64, generator=generator)
+    scores = balanced_scores(language, 1.0, generator)
+    model = sufficient_model(language, embeddings, scores, seed=seed)
+    if size > 0:
+        queries = pair_symbols(language)[1].flatten()
+        moved = torch.zeros_like(scores)
+        drawn = torch.rand(len(queries), count - 1, dtype=torch.float64, generator=generator) - 0.5
+        moved[queries, 1:] = size * drawn
+        inverse = torch.linalg.pinv(embeddings)
+        with torch.no_grad():
+            key = model.get_parameter("dyck.layers.0.attention.k_proj.weight")
+            key += embeddings.shape[1] ** 0.5 * (inverse @ moved @ inverse.T)
+    return model, embeddings
+
+
+def construct_dyck(
+    *,
+    types: int = 2,
+    depth: int = 4,
+    lengths: Sequence[int] = (28, 100, 500, 2000),
+    count: int = 50,
+    off_balance: Sequence[float] = (0.0, 0.001, 0.01, 0.03, 0.1, 0.3, 1.0),
+    seed: int = 0,
+) -> pl.DataFrame:
+    """Build uniform and balanced attention that generates Dyck of any length, test it, and break it.
+
+    ``uniform``: the two layers of uniform attention of Corollary 1, in float32. ``balanced``: Theorem 1's layer on
+    random linearly independent embeddings. Its random attention logits are balanced, or moved off the balance condition
+    by a stated size.
+
+    Args:
+        types: Number of bracket types, k; at least 2, since with one there is nothing to balance.
+        depth: Largest number of open brackets, D; at least 2.
+        lengths: Numbers of brackets in the test prefixes.
+        count: Number of prefixes of each length.
+        off_balance: Sizes, in logits, of the perturbations that move the balanced layer's attention off Eq. 11.
+        seed: Seed of embeddings, logits, perturbations and prefixes.
+
+    Returns:
+        One row a construction, size of the perturbation, and length. ``support`` is a share of the positions of all
+        prefixes; ``argmax`` and ``threshold`` are shares of the positions from nine tenths of the length on.
+
+    Examples:
+        >>> import identilens as idl
+        >>> built = idl.lab.construct_dyck(lengths=(28,), count=5, off_balance=(0.0, 0.3))
+        >>> built.select("construction", "off_balance", "support").rows()
+        [('uniform', 0.0, 1.0), ('balanced', 0.0, 1.0), ('balanced', 0.3, 1.0)]
+    """
+    language = Dyck(types, depth)
+    uniform = uniform_transformer(language)
+    layer = uniform_second_layer(language, uniform)
+    key = {"construction": "uniform", "off_balance": 0.0}
+    rows = _rows_by_length(language, uniform, layer, lengths, count, seed, key)
+    for size in off_balance:
+        model, embeddings = unbalanced_model(language, size, seed=seed)
+        layer = second_layer(embeddings, *attention_weights(model, 0))
+        key = {"construction": "balanced", "off_balance": size}
+        rows += _rows_by_length(language, model, layer, lengths, count, seed, key)
+    return pl.DataFrame(rows)
+
+
+def _rows_by_length(
+    language: Dyck,
+    model: DyckForCausalLM,
+    layer: SecondLayer,
+    lengths: Sequence[int],
+    count: int,
+    seed: int,
+    key: Row,
+) -> list[Row]:
+    """Return the accuracy of a constructed model on prefixes of each length, with the balance of its second layer."""
+    balance, rows = measure_balance(language, layer), []
+    for length in lengths:
+        generator = torch.Generator().manual_seed(seed + length)
+        tokens = with_start(language.sample_prefixes(count, length, generator))
+        accuracy = closing_accuracy(model, tokens, shortest=max(2, (9 * length) // 10))
+        rows.append(
+            {
+                **key,
+                "length": length,
+                "support": support_accuracy(model, tokens),
+                "argmax": accuracy.argmax,
+                "threshold": accuracy.threshold,
+                "violation": balance.violation,
+                "largest_violation": balance.largest,
+                "condition": balance.condition,
+            }
+        )
+    return rows
