@@ -21,7 +21,7 @@ def test_every_chart_is_drawn_as_wide_as_its_box(visit):
     assert visit.page.locator(".chart[aria-label=Empty]").is_hidden()
     charts = visit.page.locator(".chart:visible").all()
     labels = [chart.get_attribute("aria-label") for chart in charts]
-    assert labels == [f"Share {SCRIPT}", "Signed numbers", "Points", "More", "Lines", "For print"]
+    assert labels == [f"Share {SCRIPT}", "Heads", "Points", "More", "Lines", "For print"]
     for chart in charts:
         drawn, box = chart.locator("svg").bounding_box(), chart.bounding_box()
         fits = 0.9 * box["width"] <= drawn["width"] <= box["width"] + 1

@@ -102,7 +102,7 @@ WORK: dict[str, Callable[[Any], Any]] = {
     "exact mixing": lambda device: idl.mixing(_lens("bert", device), TEXT, method="exact"),
     "patterns": lambda device: idl.patterns(_lens("llama", device), TEXT, rows=1, least_score=0.01),
     "rollout": lambda device: idl.rollout(
-        _lens("bert", device), TEXT, queries=(3,), targets=(1,), order=True, witnesses=True
+        _lens("bert", device), TEXT, queries=(3,), targets=(1,), witnesses=True
     ),
     "inversion": lambda device: idl.inversion(_lens("llama", device), TEXT),
     "inversion of a cache": lambda device: idl.inversion(

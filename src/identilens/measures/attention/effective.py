@@ -79,10 +79,11 @@ def effective_attention(
     mixed = values.values if isinstance(values, ProjectedValues) else values
     check_values(mixed, output_projection)
     check_finite(weights=weights)
-    if weights.shape[:-2] != mixed.shape[:-2] or weights.shape[-1] != mixed.shape[-2]:
+    given, keys = weights.shape, mixed.shape[-2]
+    if len(given) != mixed.ndim or (given[:-2], given[-1]) != (mixed.shape[:-2], keys):
         raise InputError(
-            f"expected weights (..., query, key) of the heads and keys of the values, {tuple(mixed.shape)}; got "
-            f"{tuple(weights.shape)}. Repeat grouped values once for each of their heads."
+            f"weights must be (..., query, {keys}) to fit values of shape {tuple(mixed.shape)}; got {tuple(given)}. "
+            "Repeat grouped values once for each of their heads."
         )
     check_mask(visible, weights.shape[-2], mixed.shape[-2])
     batch, queries = mixed.shape[:-2], weights.shape[-2]
