@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from helpers.heads import doubles, random_weights
+from identilens.errors import InputError
 from identilens.measures.structure import (
     cut,
     matrix_norms,
@@ -135,8 +136,9 @@ def test_norms_by_hand():
     assert found.frobenius == pytest.approx(26**0.5)
 
 
-def test_zeros_make_it_a_seminorm_and_are_lifted():
-    assert float(structure_norm(ANTIDIAGONAL, IDENTITY)) == 0
+def test_zeros_make_it_a_seminorm_and_are_refused():
+    with pytest.raises(InputError, match="positive_structure"):
+        structure_norm(ANTIDIAGONAL, IDENTITY)
     W = positive_structure(IDENTITY, 0.1)
     assert float(structure_norm(ANTIDIAGONAL, W)) == pytest.approx(0.1 / 4)
     assert_close(positive_structure(torch.zeros(2, 2)), torch.ones(2, 2))
