@@ -45,10 +45,8 @@ def certified(
     if not count:
         return [[] for _ in rows]
     inside = programs.inside
-    costs, limits = (
-        inside.new_zeros(len(rows), count, inside.shape[1]),
-        inside.new_zeros(len(rows), count),
-    )
+    costs = inside.new_zeros(len(rows), count, inside.shape[1])
+    limits = costs[..., 0].clone()
     for number, (kept, claims) in enumerate(zip(rows, functionals, strict=True)):
         if not claims:
             continue
@@ -57,10 +55,11 @@ def certified(
         limits[number, : len(claims)] = limits.new_tensor([claim.bound for claim in claims])
     values = (costs @ inside[..., None])[..., 0]
     lo, hi, _ = programs.between(costs)
-    signs = torch.where(lo > limits, 1.0, -1.0).to(lo)
-    every = torch.arange(len(rows), device=lo.device)
-    reached = programs.radius(signs[..., None] * costs, signs * limits + ORDER_MARGIN, every)
-    found = []
+    signs = 2.0 * (lo > limits) - 1.0
+    reached, found = lo, []
+    if any(claim.sign for claims in functionals for claim in claims):
+        every = torch.arange(len(rows), device=lo.device)
+        reached = programs.radius(signs[..., None] * costs, signs * limits + ORDER_MARGIN, every)
     for number, (kept, claims) in enumerate(zip(rows, functionals, strict=True)):
         columns = values[number], lo[number], hi[number], kept.change(reached[number])
         proven = []

@@ -96,11 +96,17 @@ def certified_rows(
     # So many rows together as the products of their columns easily fit.
     each = 4 * count * max(one.space.kept.numel() * one.space.rank for one in rows)
     if len(parts := blocks(len(rows), each, rows[0].row.device)) > 1:
-        options = {"certificates": certificates, "radii": radii}
         return [
             row
             for part in parts
-            for row in certified_rows(rows[part], tokens, allowed[part], claims[part], **options)
+            for row in certified_rows(
+                rows[part],
+                tokens,
+                allowed[part],
+                claims[part],
+                certificates=certificates,
+                radii=radii,
+            )
         ]
     rows = [one for one in rows for _ in range(count)]
     claims = [one for one in claims for _ in range(count)]
@@ -120,9 +126,10 @@ def certified_rows(
         own = programs.asked[number]
         row, visible = kept.row[kept.own], kept.space.visible[kept.own]
         farthest = torch.zeros_like(row).masked_scatter(visible, met[number, own])
-        bounds = ends.lo[number, own], ends.hi[number, own]
         radius = kept.change(reached[number // count][:, own])
-        weights = _weights(kept.values, row, visible, *bounds, radius, tokens)
+        weights = _weights(
+            kept.values, row, visible, ends.lo[number, own], ends.hi[number, own], radius, tokens
+        )
         whole = {
             "allowed": changes[number],
             "effect": kept.effect,
