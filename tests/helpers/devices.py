@@ -150,7 +150,6 @@ def _measured(device):
         "functional": lambda: attention.functional_interval(A[3], T, torch.eye(8).to(device)).lo,
         "far": lambda: attention.far_alternatives(A, T, generator=torch.Generator().manual_seed(0)),
         "effective": lambda: attention.effective_attention(T, weights=A).effective,
-        "maximum entropy": lambda: attention.maximum_entropy_alternative(A, T).weights,
         "logit rank": lambda: attention.least_logit_rank(A),
         "realisable": lambda: (
             attention.realisable_alternative(

@@ -13,7 +13,6 @@ from identilens.measures.attention import (
     effective_attention,
     functional_interval,
     logit_rank_study,
-    maximum_entropy_alternative,
     norm_share,
     removal_effect,
     sample_alternatives,
@@ -52,7 +51,6 @@ INPUTS = {
     "6 keys": [
         lambda: sample_alternatives(A, T[:4], 1),
         lambda: attention_intervals(A[0], T[:3]),
-        lambda: maximum_entropy_alternative(A, T[:4]),
         lambda: logit_rank_study(A, T[:5], 4, count=10),
         lambda: norm_share(torch.ones(1, 3) / 3, T),
     ],
@@ -121,12 +119,10 @@ NUMBERS = {
     "queries has": [lambda: softmax_map(Q * NAN, K, V)],
     "bias has": [
         lambda: softmax_map(Q, K, V, bias=torch.zeros(6, 6) * NAN),
-        lambda: maximum_entropy_alternative(A, T, bias=A * NAN),
     ],
     "coefficients has 1 NaN": [
         lambda: functional_interval(A[0], T, torch.tensor([[1.0, NAN, 0, 0, 0, 0]]))
     ],
-    "max_steps": [lambda: maximum_entropy_alternative(A, T, max_steps=1)],
 }
 
 

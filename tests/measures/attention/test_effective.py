@@ -14,7 +14,6 @@ from identilens.measures.attention import (
     effective_attention,
     far_alternatives,
     least_logit_rank,
-    maximum_entropy_alternative,
     numerical_rank,
     sample_alternatives,
 )
@@ -210,8 +209,6 @@ def test_no_query_gives_no_alternative(visible):
     for method in METHODS:
         assert sample_alternatives(none, T, 2, method=method, visible=visible).shape == (2, 0, 5)
     assert far_alternatives(none, T, visible=visible).shape == (0, 5)
-    even = maximum_entropy_alternative(none, T, visible=visible)
-    assert (even.weights.shape, even.queries.shape, even.keys.shape) == ((0, 5), (0, 2), (5, 2))
 
 
 @pytest.mark.parametrize("visible", [None, "causal", causal(5), causal(5).T | causal(5)])

@@ -1,7 +1,5 @@
 """Realisable dimension against a dense Jacobian by autograd; constructed alternatives put back into head and model."""
 
-import random
-from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -13,7 +11,7 @@ from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.realisable import coordinates
 from identilens.measures.attention.realisable.alternative import realisable_alternative
-from identilens.measures.attention.realisable.coordinates import Parameters, jacobian_rank
+from identilens.measures.attention.realisable.coordinates import QueriesAndKeys, jacobian_rank
 from identilens.measures.attention.realisable.softmax_map import (
     SoftmaxMap,
     realisable_dimension,
@@ -176,156 +174,51 @@ def test_units_of_queries_and_keys_do_not_matter(unit):
     assert scaled.steps == same.steps
 
 
-ANGLES = (1.0, 0.37, 0.11)
-
-
-def turn(vectors, turned):
-    """Rotary positions: the first pairs of coordinates are turned, one angle for each frequency."""
-    angles = torch.tensor(
-        [angle for angle, count in zip(ANGLES, turned, strict=False) for _ in range(count)]
-    )
-    pairs = torch.view_as_complex(
-        vectors[:, : 2 * len(angles)].contiguous().view(len(vectors), len(angles), 2)
-    )
-    phases = torch.polar(
-        torch.ones(1).double(), torch.arange(len(vectors))[:, None] * angles.double()
-    )
-    return torch.cat(
-        [torch.view_as_real(pairs * phases).flatten(1), vectors[:, 2 * len(angles) :]], 1
-    )
-
-
-def split(vector, *shapes):
-    parts = vector.split([torch.Size(shape).numel() for shape in shapes])
-    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
-def tied_heads(logits, count, values, visible, draw):
-    """Heads that mix the same values, with random parameters."""
-    T = ProjectedValues.of(values, torch.eye(values.shape[1]).double())
-    kept = T.output_bases(len(visible), None if visible.all() else visible)
-    parameters, heads = draw(count) / 2, len(logits(draw(count))) // len(visible)
-    return SoftmaxMap(
-        Parameters(logits, parameters),
-        visible.repeat(heads, 1),
-        kept * heads,
-        slice(0, len(visible)),
-    )
-
-
-def moved_to(heads, point):
-    return replace(heads, coordinates=replace(heads.coordinates, start=point))
-
-
-def draws(seed):
+def group(seed, n, heads, d_k, d_v, masked):
+    """Heads that share keys and mix the same values, as a map of all their queries and these keys; the values."""
     generator = seeded(seed)
-    return lambda *shape: normals(generator, *shape)
-
-
-def group(seed, n, d, heads, turned, plain, d_v, biases, masked):
-    """Heads that share keys, with generic parameters and inputs; their logits and values."""
-    draw, d_k = draws(seed), plain + 2 * sum(turned)
-    inputs, ones = draw(n, d), torch.ones(n, 1).double()
-    to_queries, to_keys = (torch.cat([inputs, ones], 1) if bias else inputs for bias in biases)
-    sizes = (to_queries.shape[1], to_keys.shape[1])
+    queries, keys = normals(generator, heads * n, d_k), normals(generator, n, d_k)
+    values = normals(generator, n, d_v)
     visible = causal(n) if masked else torch.ones(n, n, dtype=torch.bool)
-
-    def logits(parameters):
-        queries, keys = split(parameters, (heads, d_k, sizes[0]), (d_k, sizes[1]))
-        keys = turn(to_keys @ keys.T, turned)
-        return torch.cat([turn(to_queries @ one.T, turned) @ keys.T / d_k**0.5 for one in queries])
-
-    values = inputs @ draw(d, d_v)
-    count = d_k * (heads * sizes[0] + sizes[1])
-    tied = tied_heads(logits, count, values, visible, draw)
-    return tied, logits, values
+    kept = ProjectedValues.of(values, torch.eye(d_v).double()).output_bases(n, visible)
+    start = torch.cat([queries, keys]).flatten()
+    coordinates = QueriesAndKeys(start, heads * n, d_k, d_k**-0.5)
+    tied = SoftmaxMap(coordinates, visible.repeat(heads, 1), kept * heads, slice(n, 2 * n))
+    return tied, values
 
 
-def test_the_memory_of_an_alternative_is_that_of_its_jacobian(monkeypatch):
-    tied, *_ = group(0, 6, 4, 2, (1,), 0, 2, (False, False), True)
-    rows, columns = sum(basis.shape[1] for basis in tied.kept), len(tied.coordinates.start)
-    assert rows != columns
-    least = 24 * rows * max(rows, columns)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("n", "heads", "d_k", "d_v"), [(9, 2, 3, 4), (12, 3, 4, 3), (7, 2, 6, 2), (10, 3, 2, 6)]
+)
+def test_heads_that_share_keys_count_and_move_together(n, heads, d_k, d_v, masked):
+    tied, values = group(n, n, heads, d_k, d_v, masked)
+    found = realisable_dimension(tied)
+    ranks = map_ranks(tied.coordinates.logits, tied.coordinates.start, tied.visible, values)
+    assert [found.jacobian_rank, found.weights_rank] == ranks
+    assert found.dimension == found.formula == ranks[1] - ranks[0]
+    assert found.regular
+    walked = realisable_alternative(tied, distance=0.02, generator=seeded())
+    original = tied.weights(tied.coordinates.start)
+    assert torch.equal(walked.weights, tied.weights(walked.point))
+    if found.dimension:
+        assert walked.reached
+        distances = total_variation(original, walked.weights)
+        assert distances[tied.rows].mean() == pytest.approx(walked.distance)
+        assert distances[: tied.rows.start].max() > 1e-4, "the keys are those of all heads"
+    for row, (before, after) in enumerate(zip(original, walked.weights, strict=True)):
+        assert_close(after @ tied.kept[row], before @ tied.kept[row], atol=1e-12, rtol=0)
+
+
+def test_the_memory_of_an_alternative_is_that_of_its_conditions(monkeypatch):
+    tied, _ = group(0, 6, 2, 3, 2, True)
+    least = 24 * sum(basis.shape[1] for basis in tied.kept) ** 2
     options = {"distance": 0.001, "generator": seeded()}
     monkeypatch.setattr(coordinates, "MEMORY_LIMIT", least - 1)
     with pytest.raises(InputError, match="GiB"):
         realisable_alternative(tied, **options)
     monkeypatch.setattr(coordinates, "MEMORY_LIMIT", least)
     assert realisable_alternative(tied, **options).output_error < 1e-6
-
-
-def shapes(count):
-    """Shapes on both sides of every case: short and long texts, groups, partial rotary, equal frequencies, biases."""
-    chosen = random.Random(0)
-    for seed in range(count):
-        turned, plain = (
-            chosen.choice([(), (1,), (1, 1), (1, 1, 1), (2,), (2, 1)]),
-            chosen.choice([0, 0, 1, 2, 3]),
-        )
-        plain = plain or (0 if turned else 2)
-        d_k = plain + 2 * sum(turned)
-        d = chosen.randint(d_k, d_k + 4)
-        biases = chosen.choice([(False, False), (True, True), (True, False)])
-        n = chosen.randint(3, d + d_k + 4)
-        yield (
-            seed,
-            n,
-            d,
-            chosen.choice([1, 2, 3]),
-            turned,
-            plain,
-            chosen.randint(1, 6),
-            biases,
-            chosen.random() < 0.5,
-        )
-
-
-@pytest.mark.parametrize("shape", list(shapes(24)), ids=str)
-def test_ranks_of_heads_that_share_keys_are_those_of_the_dense_jacobian(shape):
-    tied, logits, values = group(*shape)
-    found = realisable_dimension(tied)
-    ranks = map_ranks(logits, tied.coordinates.start, tied.visible, values)
-    assert [found.jacobian_rank, found.weights_rank] == ranks
-    assert found.dimension == ranks[1] - ranks[0]
-    assert found.parameters == len(tied.coordinates.start)
-    assert found.regular
-
-
-def test_parameters_of_less_than_generic_rank_are_not_regular():
-    """Maps W_Q and W_K without their first coordinate: its products move no weight to first order."""
-    tied, *_ = group(0, 9, 6, 1, (), 3, 2, (False, False), False)
-    generic = realisable_dimension(tied)
-    assert generic.regular
-    cut = tied.coordinates.start.clone().view(2, 3, 6)
-    cut[:, 0] = 0
-    found = realisable_dimension(moved_to(tied, cut.flatten()))
-    assert not found.regular
-    assert found.weights_rank < generic.weights_rank
-    assert not realisable_dimension(
-        moved_to(tied, torch.zeros_like(tied.coordinates.start))
-    ).regular
-
-
-@pytest.mark.parametrize(
-    ("heads", "turned", "plain", "masked"),
-    [(1, (1, 1), 0, False), (2, (1,), 2, False), (2, (1, 1), 0, True)],
-)
-def test_alternatives_keep_the_output_of_every_head_of_the_group(heads, turned, plain, masked):
-    tied, *_ = group(1, 12, 12, heads, turned, plain, 3, (False, False), masked)
-    assert realisable_dimension(tied).dimension > 0
-    found = realisable_alternative(tied, distance=0.03, generator=seeded())
-    assert found.reached
-    assert found.distance == pytest.approx(0.0303, abs=4e-4)
-    assert found.output_error < 1e-13
-    assert torch.equal(found.weights, tied.weights(found.point))
-    assert (found.weights >= 0).all()
-    original = tied.weights(tied.coordinates.start)
-    distances = total_variation(original, found.weights)
-    assert distances[tied.rows].mean() == pytest.approx(found.distance)
-    if heads > 1:
-        assert distances[len(tied.visible) // 2 :].max() > 1e-3, "the keys are those of both heads"
-    for row, (before, after) in enumerate(zip(original, found.weights, strict=True)):
-        assert_close(after @ tied.kept[row], before @ tied.kept[row], atol=1e-13, rtol=0)
 
 
 def test_ranks_of_nothing_and_of_nearly_nothing():

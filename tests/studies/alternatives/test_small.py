@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-import transformers
 import transformers as hf
 from torch.testing import assert_close
 
@@ -10,13 +9,12 @@ import identilens as idl
 from helpers import zoo
 from helpers.heads import seeded
 from identilens.errors import SettingError
-from identilens.measures.attention import realisable_dimension
 from identilens.measures.attention.determined import certain_mass
 from identilens.models.explaining import Exact
-from identilens.models.reading import read_head
+from identilens.models.layout import find_site
+from identilens.models.reading import read_head, read_layer
 from identilens.models.substitution import ModelRun
-from identilens.models.tying import group_parameters
-from identilens.studies.alternatives.groups import made
+from identilens.studies.alternatives.search import realisable
 from identilens.studies.alternatives.study import put_back
 
 
@@ -49,22 +47,27 @@ def test_runs_are_compared_by_the_final_state_logits_and_loss():
     assert [*put_back(plain, None).values()] == [None] * 3
 
 
-def test_the_model_computes_what_the_parameters_of_all_heads_of_a_group_make(grouped):
+def search(lens, item, layer=0, head=1, kind=None, distance=0.01):
+    """The realisable alternative of a head and those that share its keys."""
+    captured = read_layer(lens, item, find_site(lens.sites(item), layer, head, kind))
+    size = captured.head(head).group
+    first = head - head % size
+    heads = [captured.head(first + at) for at in range(size)]
+    return realisable(heads, head - first, distance, seeded())
+
+
+def test_heads_that_share_keys_take_new_ones_together(grouped):
     lens, item, head = grouped
     with Exact():
-        found, parameters, run = made(lens, item, head, 0.01, seeded())
+        found = search(lens, item)
         plain = lens.substitute({}, item)
-    assert_close(parameters.weights, found.weights, atol=1e-10, rtol=0)
+        run = lens.substitute({head.address: found.weights}, item)
     assert 0.01 <= float((found.weights - head.attention).abs().sum(-1).mean()) / 2 < 0.011
     assert put_back(plain, run)["hidden_change"] < 1e-12
-    assert (found.name, parameters.name) == ("realisable", "parameters")
-    assert found.dimension == found.formula == parameters.dimension == parameters.formula > 0
-    assert parameters.queries is parameters.keys is None
+    assert found.dimension == found.formula > 0
     assert found.note == (
         "its keys serve 2 query heads: all of them take new ones, and each keeps its output"
     )
-    assert parameters.moved.keys() == {"q_proj.weight", "k_proj.weight"}
-    assert min(parameters.moved.values()) > 0.01
     logits = head.scaling * found.queries @ found.keys.mT
     hidden = ~torch.ones(6, 6, dtype=torch.bool).tril()
     assert_close(
@@ -72,39 +75,23 @@ def test_the_model_computes_what_the_parameters_of_all_heads_of_a_group_make(gro
     )
 
 
-def test_where_no_direction_is_free_both_say_so(grouped):
+def test_where_no_direction_is_free_it_says_so(grouped):
     lens, _, _ = grouped
     with Exact():
         [item] = lens.read([[7]])
-        found, parameters, run = made(lens, item, read_head(lens, item, 0, 1), 0.01, seeded())
-    assert found.weights is parameters.weights is run is None
-    assert found.dimension == parameters.dimension == 0
-    assert found.note == parameters.note
+        found = search(lens, item)
+    assert found.weights is None
+    assert found.dimension == 0
     assert found.note.startswith("no realisable alternative lies near")
 
 
-def test_logits_that_are_changed_have_no_realisable_alternative():
-    lens = idl.Lens(zoo.build("gpt_oss"))
+@pytest.mark.parametrize("family", ["gpt_oss", "gemma2", "bloom"])
+def test_logits_that_are_more_than_a_product_have_no_realisable_alternative(family):
+    lens = idl.Lens(zoo.build(family))
     [item] = lens.read([zoo.ids(6)])
-    found, parameters, run = made(lens, item, read_head(lens, item, 0, 1), 0.01, seeded())
-    assert found.weights is parameters.weights is run is found.dimension is None
-    note = (
-        "the weights are not softmax(s Q Kᵀ + bias): an attention sink or logits that are changed"
-    )
-    assert found.note == parameters.note == note
-
-
-def test_without_parameters_of_its_own_a_head_moves_its_queries_and_keys():
-    lens = idl.Lens(zoo.build("albert"))
-    [item] = lens.read([zoo.ids(12)])
-    head = read_head(lens, item, 1, 1)
-    found, parameters, run = made(lens, item, head, 0.01, seeded())
-    assert parameters.weights is run is None
-    assert "several layers share its parameters" in parameters.note
-    assert found.dimension == found.formula > 0
-    logits = head.scaling * found.queries @ found.keys.mT
-    assert_close(logits.softmax(-1), found.weights, atol=1e-12, rtol=0)
-    assert head.output_error(found.weights) < 1e-12
+    found = search(lens, item)
+    assert found.weights is found.dimension is None
+    assert found.note == "the weights are not softmax(s Q Kᵀ + bias)"
 
 
 def test_rows_that_are_asked_for_change_alone(grouped):
@@ -123,106 +110,29 @@ def test_rows_that_are_asked_for_change_alone(grouped):
         idl.alternatives(lens, [zoo.ids(6)], queries=(5,), realisable=True)
 
 
-LAYER = 1
-OWN = {
-    "bloom": lambda: transformers.BloomForCausalLM(
-        transformers.BloomConfig(vocab_size=96, hidden_size=32, n_layer=2, n_head=4)
-    ),
-    "mpt": lambda: transformers.MptForCausalLM(
-        transformers.MptConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=4, max_seq_len=64)
-    ),
-    "roformer": lambda: transformers.RoFormerModel(
-        transformers.RoFormerConfig(**zoo._BERT, embedding_size=16)
-    ),
-}
-"""Families that compute attention by themselves."""
-
-
-def read(family, length=16, head=1, kind=None, **config):
-    """A tiny model in float64 with a text, and one of its heads."""
-    torch.manual_seed(0)
-    own = zoo._random(OWN[family]()) if family in OWN else None
-    model = (own or zoo.build(family)).double()
-    for name, value in config.items():
-        setattr(model.config, name, value)
-    lens, ids = idl.Lens(model), torch.arange(5, 5 + length)[None]
-    item = lens.read({"input_ids": ids, **({"decoder_input_ids": ids} if family == "t5" else {})})[
-        0
-    ]
-    return lens, item, read_head(lens, item, LAYER, head, kind)
-
-
-def search(lens, item, head, distance=0.01):
-    return made(lens, item, head, distance, seeded())
-
-
 @pytest.mark.parametrize(
-    ("family", "kind", "config", "known"),
+    ("family", "kind"),
     [
-        ("llama", None, {}, True),
-        ("mistral", None, {"sliding_window": 14}, False),
-        ("gemma2", None, {}, False),
-        ("gemma3", None, {}, False),
-        ("qwen3", None, {}, False),
-        ("deepseek_v3", None, {"_experts_implementation": "eager"}, False),
-        ("gpt_neox", None, {}, True),
-        ("t5", "encoder", {}, True),
-        ("t5", "decoder", {}, True),
-        ("t5", "cross", {}, True),
-        ("roformer", None, {}, True),
+        ("llama", None),
+        ("qwen3", None),
+        ("gpt_neox", None),
+        ("t5", "encoder"),
+        ("t5", "decoder"),
+        ("t5", "cross"),
     ],
 )
-def test_other_parameters_change_the_attention_and_not_the_model(family, kind, config, known):
+def test_other_queries_and_keys_change_the_attention_and_not_the_model(family, kind):
+    torch.manual_seed(0)
+    lens, ids = idl.Lens(zoo.build(family).double()), torch.arange(5, 21)[None]
+    batch = {"input_ids": ids, **({"decoder_input_ids": ids} if family == "t5" else {})}
     with Exact():
-        lens, item, head = read(family, kind=kind, **config)
-        digest = lens.digest
-        found, parameters, run = search(lens, item, head)
+        item = lens.read(batch)[0]
+        head = read_head(lens, item, 1, 1, kind)
+        found = search(lens, item, 1, 1, kind)
         assert found.weights is not None, found.note
-        assert parameters.weights is not None, parameters.note
         plain = lens.substitute({}, item)
-        assert lens.digest == digest
-    assert found.dimension > 0
-    assert (found.formula == found.dimension) or not known
-    assert_close(parameters.weights, found.weights, atol=1e-10, rtol=0)
+        run = lens.substitute({head.address: found.weights}, item)
+    assert found.dimension == found.formula > 0
     assert 0.0099 < float((found.weights - head.attention).abs().sum(-1).mean()) / 2 < 0.0103
     assert head.output_error(found.weights) < 1e-12
     assert put_back(plain, run)["hidden_change"] < 1e-12
-    assert min(parameters.moved.values()) > 1e-4
-    if head.group > 1:
-        assert (
-            f"its keys serve {head.group} query heads: all of them take new ones, and each keeps"
-            in found.note
-        )
-
-
-@pytest.mark.parametrize("repeated", [False, True])
-def test_the_formula_is_for_texts_without_repeated_tokens(repeated):
-    """In layer 0 of Llama equal tokens have equal hidden states; a bias makes up for the parameters that they lose."""
-    config = transformers.LlamaConfig(
-        vocab_size=64, hidden_size=24, num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
-        intermediate_size=16, attention_bias=True,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    ids = torch.arange(5, 21)[None]
-    if repeated:
-        ids[0, 9] = ids[0, 2]
-    with Exact():
-        lens = idl.Lens(transformers.LlamaModel(config).double().eval())
-        [item] = lens.read({"input_ids": ids})
-        group = group_parameters(lens, item, read_head(lens, item, 0, 1))
-        heads = group.softmax_map()
-    found = realisable_dimension(heads)
-    assert found.formula == (None if repeated else found.dimension)
-    assert found.regular
-
-
-@pytest.mark.parametrize("family", ["qwen3"])
-def test_norms_in_float32_do_not_round_the_search(family):
-    lens = idl.Lens(zoo.build(family))
-    item = lens.read([list(range(5, 21))])[0]
-    head = read_head(lens, item, LAYER, 1)
-    found, parameters, run = search(lens, item, head, 0.002)
-    assert found.dimension > 0
-    assert "stopped" not in found.note
-    assert head.output_error(parameters.weights) < 1e-5
-    assert put_back(lens.substitute({}, item), run)["hidden_change"] < 1e-4

@@ -8,9 +8,6 @@ from identilens.measures.attention.detectors import pattern_keys as pattern_keys
 from identilens.measures.attention.determined import certain_mass as certain_mass
 from identilens.measures.attention.determined import functional_interval as functional_interval
 from identilens.measures.attention.effective import effective_attention as effective_attention
-from identilens.measures.attention.entropy import (
-    maximum_entropy_alternative as maximum_entropy_alternative,
-)
 from identilens.measures.attention.influence import contribution_weights as contribution_weights
 from identilens.measures.attention.influence import norm_share as norm_share
 from identilens.measures.attention.influence import removal_effect as removal_effect

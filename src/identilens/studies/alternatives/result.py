@@ -37,7 +37,7 @@ With outputs the same up to a rounding to bfloat16 none is farther away than a t
 {distance_bound_bfloat16:.2f} on average (1 − certain mass), with exactly the same output {distance_bound:.2f}. The \
 farthest found give exactly the same, at {far:.2f}; put into the model, alternatives change the final hidden state by \
 at most {hidden_change:.1e} of its size.
-With other query and key parameters, the model itself computes weights that are {parameters:.2f} away on average.
+With other queries and keys of its size, a head computes weights that are {realisable:.2f} away on average.
 """
 _SAME_ANSWER = """\
 In {rows:row} of attention, other weights have {mass_after:.1%} instead of {mass_before:.1%} of the attention on the \
@@ -97,7 +97,7 @@ class Alternatives(Result):
         >>> lens = idl.load("bundled")
         >>> result = idl.alternatives(lens, idl.examples()[0], layers=3, heads=5)
         >>> result.table["alternative"].to_list(), result.table["hidden_change"].max() < 1e-5
-        (['sampled', 'far', 'maximum_entropy'], True)
+        (['sampled', 'far'], True)
     """
 
     analysis: ClassVar = "alternatives"
@@ -163,7 +163,7 @@ class Alternatives(Result):
         return Finding.of(
             _SAME_OUTPUT,
             _TILES,
-            **{"far": None, "parameters": None, **dict(distances.iter_rows())},
+            **{"far": None, "realisable": None, **dict(distances.iter_rows())},
             **numbers.row(0, named=True),
             **self._facts(rows),
             maps=rows.select(list(HEAD)).n_unique(),

@@ -1,7 +1,7 @@
 """The alternatives of one head on one text, each with what is known about it."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -9,11 +9,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import IdentilensError
-from identilens.linalg import ProjectedValues
 from identilens.measures.attention.billiard import Walks
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.entropy import EntropyAlternative, maximum_entropy_alternative
 from identilens.measures.attention.logits import least_logit_rank
+from identilens.measures.attention.realisable.alternative import realisable_alternative
+from identilens.measures.attention.realisable.coordinates import QueriesAndKeys
+from identilens.measures.attention.realisable.softmax_map import (
+    SoftmaxMap,
+    head_formula,
+    realisable_dimension,
+    softmax_map,
+)
 from identilens.measures.attention.samplers import far_alternatives
 from identilens.models.heads import Head
 
@@ -30,7 +36,6 @@ class Found:
         dimension: Local dimension of realisable alternatives, where it was counted.
         formula: What the generic formula gives for it.
         note: What a reader must know.
-        moved: Of the parameters that were changed to make it, ‖W' − W‖_F / ‖W‖_F by name.
         answer: Of one that keeps the model's answer: what is known of that, by column of the table.
     """
 
@@ -41,7 +46,6 @@ class Found:
     dimension: int | None = None
     formula: int | None = None
     note: str = ""
-    moved: Mapping[str, float] = field(default_factory=dict)
     answer: Mapping[str, Any] = field(default_factory=dict)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -63,49 +67,77 @@ def logit_rank(head: Head, weights: Float[Tensor, "query key"] | None) -> int | 
 def alternatives_of(head: Head, starts: int, generator: torch.Generator) -> Iterator[Found]:
     """Yield the alternatives of a head's weights one by one."""
     A, T, visible = head.attention, head.projected, head.visible
-    rows = checked_weights(head.attention, head.projected, head.visible)
-    walks = Walks(rows, head.projected.simplex_spaces(len(rows), head.visible), generator)
+    rows = checked_weights(A, T, visible)
+    walks = Walks(rows, T.simplex_spaces(len(rows), visible), generator)
     note = f"not drawn evenly: after {walks.mixing.legs} legs the walks still remembered where they began"
     yield Found("sampled", next(walks.draw(1)), note="" if walks.mixing.settled else note)
     yield Found("far", far_alternatives(A, T, visible=visible, starts=starts, generator=generator))
-    yield or_note("maximum_entropy", lambda: _maximum_entropy(head))
 
 
-def or_note(name: str, search: Callable[[], Found]) -> Found:
-    """Return what a search finds, or the reason why it finds nothing."""
+def realisable(
+    heads: Sequence[Head], number: int, distance: float, generator: torch.Generator
+) -> Found:
+    """Return an alternative that other queries and keys give, of one of the heads that share their keys.
+
+    All of them take the new keys, and keep their outputs.
+    """
+    none, head = Found("realisable", None), heads[number]
+    if not head.follows_logits or head.softcap is not None or not head.bias_fixed:
+        return replace(none, note="the weights are not softmax(s Q Kᵀ + bias)")
+    softmax = shared_map(heads, number)
+    none = replace(none, formula=head_formula(softmax))
+    notes = []
     try:
-        return search()
+        count = realisable_dimension(softmax)
+        none = replace(none, dimension=count.dimension)
+        if not count.dimension:
+            notes.append("no realisable alternative lies near: the local dimension is 0")
+        if not count.regular:
+            notes.append("the dimension is one to first order only: Q and K are not generic")
     except IdentilensError as error:
-        return Found(name, None, note=str(error))
-
-
-def _maximum_entropy(head: Head) -> Found:
-    alternative = maximum_entropy_alternative(
-        head.attention, head.projected, visible=head.visible, bias=head.bias
-    )
-    if head.rows is not None:
-        # Keys are those of all rows: what gives some rows would change the others.
-        return Found("maximum_entropy", alternative.weights)
-    given = head.softcap is None and head.follows_logits and head.bias_fixed
-    factors = (alternative.queries, alternative.keys) if given else (None, None)
-    return Found(
-        "maximum_entropy", alternative.weights, *factors, note=entropy_note(head, alternative)
-    )
-
-
-def entropy_note(head: Head, alternative: EntropyAlternative) -> str:
-    """Return whether queries and keys of the head's size give its maximum-entropy alternative."""
-    if head.softcap is not None or not head.follows_logits or not head.bias_fixed:
-        return (
-            "the weights are not softmax(s Q Kᵀ + bias): whether queries and keys give it is open"
+        notes.append(f"the dimension was not counted: {error}")
+    if none.dimension == 0:
+        return replace(none, note="; ".join(notes))
+    try:
+        walked = realisable_alternative(softmax, distance=distance, generator=generator)
+    except IdentilensError as error:
+        return replace(none, note=str(error))
+    if len(heads) > 1:
+        notes.append(
+            f"its keys serve {len(heads)} query heads: all of them take new ones, and each keeps its output"
         )
-    size, shared = alternative.needed_d_k, ""
-    if head.group > 1:
-        # Every head of the group mixes the same V: a basis of its columns less their mean is the K' of all of them.
-        size = ProjectedValues.of(head.values).simplex_space().rank - 1
-        shared = (
-            f"; the keys serve {head.group} query heads and cannot be changed for one alone: the same new ones give "
-            "each of them its maximum-entropy alternative"
+    if not walked.reached:
+        notes.append(
+            f"stopped at {walked.distance:.3f} of {distance:g} after {walked.steps} steps"
         )
-    fits = "the head's own size suffices" if size <= head.d_k else "more than the head has"
-    return f"queries and keys of size {size} produce it ({fits}: d_k = {head.d_k}){shared}"
+    queries, keys = softmax.coordinates.split(walked.point)
+    return replace(
+        none,
+        weights=walked.weights[softmax.rows],
+        queries=queries[softmax.rows],
+        keys=keys,
+        note="; ".join(notes),
+    )
+
+
+def shared_map(heads: Sequence[Head], number: int) -> SoftmaxMap:
+    """Return the attention of heads that share their keys as a function of all their queries and these keys."""
+    maps = [
+        softmax_map(one.queries, one.keys, one.projected, one.scaling, one.visible, one.bias)
+        for one in heads
+    ]
+    n, biases = len(heads[0].queries), [one.bias for one in heads if one.bias is not None]
+    vectors = torch.cat([*(one.queries for one in heads), heads[0].keys]).double()
+    coordinates = QueriesAndKeys(
+        vectors.flatten(),
+        n * len(heads),
+        heads[0].d_k,
+        heads[0].scaling,
+        torch.cat(biases).double() if biases else None,
+    )
+    return SoftmaxMap(
+        coordinates,
+        torch.cat([one.visible for one in maps]),
+        sum((one.kept for one in maps), ()),
+        slice(n * number, n * (number + 1)),
+    )

@@ -16,7 +16,7 @@ class AlternativeSettings(KindSettings):
     """Which heads, and which alternatives.
 
     Attributes:
-        realisable: Also search for other queries and keys with the same output, and for parameters that produce them.
+        realisable: Also search for other queries and keys that give the same output.
         distance: Mean total variation distance that the realisable alternative must reach.
         starts: Random starts for each row in the search for a far alternative. Other starts empty its largest weights.
         seed: Seed of the random numbers.

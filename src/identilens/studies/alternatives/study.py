@@ -13,16 +13,17 @@ from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.simplex import total_variation
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
+from identilens.models.layout import find_site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
+from identilens.models.reading import read_layer
 from identilens.models.sequences import sides
 from identilens.models.substitution import ModelRun, Rows
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, table_of
 from identilens.studies.alternatives.answers import in_row, keep_answer
-from identilens.studies.alternatives.groups import made
 from identilens.studies.alternatives.result import ANSWER, Alternatives
-from identilens.studies.alternatives.search import Found, alternatives_of, logit_rank
+from identilens.studies.alternatives.search import Found, alternatives_of, logit_rank, realisable
 from identilens.studies.alternatives.settings import AlternativeSettings
 from identilens.studies.heads import (
     HeadStudy,
@@ -43,11 +44,10 @@ LAST = ("last",)
 class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
     """Find other attention weights with the same output, and run the model with them.
 
-    For each head: an alternative drawn uniformly from all (``sampled``); the farthest found (``far``), with an upper
-    bound of the distance of any; and the most even one (``maximum_entropy``). On request also an alternative that other
-    queries and keys give (``realisable``), and the weights that the model computes with parameters changed to give it
-    (``parameters``). Each is put back into the model. The changes of the final hidden state, the logits and the
-    loss are measured. Derivations and limits: docs/alternatives.md.
+    For each head: an alternative drawn uniformly from all (``sampled``) and the farthest found (``far``), with an upper
+    bound of the distance of any. On request also one that other queries and keys give (``realisable``). Each is put
+    back into the model. The changes of the final hidden state, the logits and the loss are measured. Derivations and
+    limits: docs/alternatives.md.
 
     Args:
         lens: The model.
@@ -65,7 +65,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         >>> lens = idl.load("bundled")
         >>> result = idl.alternatives(lens, idl.examples()[0], layers=3, heads=5)
         >>> result.table.select("alternative", pl.col("mean_total_variation").round(2))
-        shape: (3, 2)
+        shape: (2, 2)
         ┌─────────────────┬──────────────────────┐
         │ alternative     ┆ mean_total_variation │
         │ ---             ┆ ---                  │
@@ -73,7 +73,6 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         ╞═════════════════╪══════════════════════╡
         │ sampled         ┆ 0.04                 │
         │ far             ┆ 0.11                 │
-        │ maximum_entropy ┆ 0.05                 │
         └─────────────────┴──────────────────────┘
     """
 
@@ -199,9 +198,11 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         for alternative in alternatives_of(head, settings.starts, generator):
             yield alternative, self._with_weights(head, item, alternative)
         if settings.realisable:
-            alternative, parameters, run = made(self.lens, item, head, settings.distance, generator)
+            layer = read_layer(self.lens, item, find_site(self.lens.sites(item), *head.address))
+            first = head.head - head.head % head.group
+            group = [layer.head(first + at).on_processor() for at in range(head.group)]
+            alternative = realisable(group, head.head - first, settings.distance, generator)
             yield alternative, self._with_weights(head, item, alternative)
-            yield parameters, run
 
     def _with_weights(self, head: Head, item: Item, alternative: Found) -> ModelRun | None:
         if alternative.weights is None:

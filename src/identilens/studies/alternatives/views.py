@@ -16,9 +16,7 @@ from identilens.studies.head_views import axis_tokens
 TITLES = {
     "sampled": "drawn evenly",
     "far": "far",
-    "maximum_entropy": "maximum entropy",
     "realisable": "other queries, keys",
-    "parameters": "other parameters",
 }
 """What each alternative is called."""
 

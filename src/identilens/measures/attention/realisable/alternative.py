@@ -1,4 +1,4 @@
-"""Walking to other attention with the same output, in whatever makes the logits."""
+"""Walking to other attention with the same output, in the queries and keys."""
 
 from dataclasses import dataclass
 
@@ -32,7 +32,7 @@ class RealisableAlternative:
     """A point that makes other logits, and the weights of these.
 
     Attributes:
-        point: Q' and K', or θ', as the coordinates of the `SoftmaxMap` take them.
+        point: Q' and K', as the coordinates of the `SoftmaxMap` take them.
         weights: A' of all rows.
         distance: Mean total variation distance between the rows of A and A' of the head that is looked at.
         output_error: ‖(A' − A) C‖_F / max(‖A C‖_F, 0.001 ‖A‖_F), C the orthonormal bases of the outputs.
@@ -59,10 +59,10 @@ def realisable_alternative(
     The walk increases the distance from A along the kernel of the Jacobian of F = A C in the point, starting in a
     random direction. After every step Gauss–Newton returns to F = const; a step from which it does not return is
     halved. The search is local; ``reached`` and ``distance`` say how far it came. Each step solves a dense system of
-    N = Σ rank([T, 1]) − 1 equations: O(N² (n + d_k) + N³) in queries and keys; in parameters with the Jacobian, too.
+    N = Σ rank([T, 1]) − 1 equations: O(N² (n + d_k) + N³).
 
     Args:
-        heads: A head (`softmax_map`), or heads that make their logits from the same parameters (`SoftmaxMap`).
+        heads: A head (`softmax_map`), or heads that share their keys (`SoftmaxMap`).
         distance: Requested mean total variation distance, in (0, 1).
         generator: Draws the first direction.
 

@@ -1,12 +1,11 @@
-"""What makes the logits of heads: queries and keys, or any parameters; and the Jacobian of conditions in it."""
+"""Queries and keys that make the logits of heads, and the Jacobian of conditions in them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.functional import jacobian
 
 from identilens.errors import InputError
 from identilens.linalg.decompositions import singular_values, svd
@@ -95,43 +94,6 @@ class QueriesAndKeys:
         refuse_size(left_over * keys.shape[0] * queries.shape[1])
         products = [torch.einsum("ij,k->ijk", *pair) for pair in zip(rest, queries, strict=True)]
         return len(conditions.rows) - left_over + jacobian_rank(torch.cat(products).flatten(1))
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """Parameters that make the logits in any way; their Jacobian is computed by automatic differentiation, dense.
-
-    Attributes:
-        logits: The logits of all rows for some parameters, before the mask; finite and differentiable, in float64.
-        start: The parameters that give the heads' own attention.
-    """
-
-    logits: Callable[[Point], Float[Tensor, "row key"]]
-    start: Point
-
-    def jacobian(self, conditions: Conditions, point: Point) -> Float[Tensor, "p coordinate"]:
-        """Return J: what a change of the parameters does to conditions on the change of the logits."""
-        count = len(conditions.rows)
-        refuse_size(count * max(count, len(point)))
-
-        def asked(point: Tensor) -> Tensor:
-            return (conditions.rows * self.logits(point)[conditions.owner]).sum(-1)
-
-        with torch.enable_grad():
-            return jacobian(asked, point, vectorize=True)  # pyright: ignore[reportReturnType]
-
-    def gram(self, conditions: Conditions, point: Point) -> Float[Tensor, "p p"]:
-        """Return J Jᵀ."""
-        J = self.jacobian(conditions, point)
-        return J @ J.mT
-
-    def rank(self, conditions: Conditions, point: Point) -> int:
-        """Return the rank of J by a dense decomposition."""
-        return jacobian_rank(self.jacobian(conditions, point))
-
-
-Coordinates = QueriesAndKeys | Parameters
-"""A point that makes the logits S of heads, as one vector, and the Jacobian J of conditions on dS in the point."""
 
 
 def refuse_size(entries: int) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from operator import add
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -17,7 +18,6 @@ from identilens.linalg.decompositions import svd
 from identilens.linalg.softmax import visible_softmax
 from identilens.measures.attention.realisable.coordinates import (
     Conditions,
-    Coordinates,
     QueriesAndKeys,
 )
 
@@ -30,14 +30,14 @@ class SoftmaxMap:
     """Attention as a function of a point that makes its logits, on one text; the rows of several heads are stacked.
 
     Attributes:
-        coordinates: The point of the heads themselves, and the logits of any other: queries and keys, or parameters.
+        coordinates: The queries and keys of the heads themselves, and the logits of any others.
         visible: True where a row sees a key.
         kept: C_i of each row: orthonormal basis of the columns of its head's T minus their mean over the visible keys.
             Rows that see the same keys share one tensor.
         rows: The rows of the head that is looked at.
     """
 
-    coordinates: Coordinates
+    coordinates: QueriesAndKeys
     visible: Bool[Tensor, "row key"]
     kept: tuple[Tensor, ...]
     rows: slice
@@ -154,13 +154,13 @@ class RealisableDimension:
     Attributes:
         dimension: weights_rank − jacobian_rank.
         formula: Dimension for generic queries, keys and values of these sizes and masks; None if the visible sets are
-            not nested (sliding windows), or if parameters cannot make any queries and keys.
-        parameters: Number of entries of Q and K, or of the parameters that move.
+            not nested (sliding windows).
+        parameters: Number of entries of Q and K.
         jacobian_rank: Rank of the Jacobian of the output in these.
         weights_rank: Rank of the Jacobian of the weights in these; parameters − weights_rank is the gauge, the
             dimension of the changes that change no weight: d_k² + d_k of generic Q and K.
-        regular: Whether the Jacobian of the weights has the rank that it has for generic Q and K, or parameters. If
-            not, more weights can be reached at second order, and the dimension is only that of first order.
+        regular: Whether the Jacobian of the weights has the rank that it has for generic Q and K. If not, more weights
+            can be reached at second order, and the dimension is only that of first order.
     """
 
     dimension: int
@@ -189,11 +189,12 @@ def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
         408
     """
     rows = sorted(zip(counts, ranks, strict=True))
-    reached = [free_rank([count for count, _ in rows[:t]], d_k) for t in range(len(rows) + 1)]
-    return reached[-1] - nested_rank(reached, [rank for _, rank in rows])
+    reached = [_free_rank([count for count, _ in rows[:t]], d_k) for t in range(len(rows) + 1)]
+    rest = list(accumulate((rank for _, rank in reversed(rows)), initial=0))
+    return reached[-1] - min(map(add, reached, reversed(rest)))
 
 
-def free_rank(counts: Sequence[int], d_k: int) -> int:
+def _free_rank(counts: Sequence[int], d_k: int) -> int:
     """Return W: in how many directions the weights of rows can move, for any vectors of size d_k as queries and keys.
 
     The rows are in the order of their numbers m_i of visible keys.
@@ -203,24 +204,14 @@ def free_rank(counts: Sequence[int], d_k: int) -> int:
     return sum(min(d_k, size) for size in free[:split]) + sum(free[split:])
 
 
-def nested_rank(reached: Sequence[int], ranks: Sequence[int]) -> int:
-    """Return min over t of W(t) + Σ_{i > t} r_i, the generic rank of the output's Jacobian.
-
-    W(t) is in ``reached``: in how many directions the weights of the first t rows can move, t from 0.
-    """
-    rest = list(accumulate(reversed(ranks), initial=0))
-    return min(inner + outer for inner, outer in zip(reached, reversed(rest), strict=True))
-
-
 def realisable_dimension(heads: SoftmaxMap) -> RealisableDimension:
-    """Return the local dimension of the alternatives that other queries and keys, or other parameters, produce.
+    """Return the local dimension of the alternatives that other queries and keys produce.
 
     It is the dimension of the kernel of the Jacobian J_F of the outputs of all heads, minus that of the Jacobian J_A
-    of the weights (the gauge), both computed numerically: rank J_A − rank J_F. Of queries and keys that move freely the
-    change of each query is eliminated first (SVDs of r x d_k); conditions on the keys remain, and there are none for a
-    head with d_k >= rank(T). Cost O(n d_k²(n + r)), plus a dense SVD of the conditions. Of parameters the Jacobians are
-    dense. A singular value below 1e-12 of the largest counts as zero. The heads are one (`softmax_map`), or several
-    that make their logits from the same parameters (`SoftmaxMap`).
+    of the weights (the gauge), both computed numerically: rank J_A − rank J_F. The change of each query is eliminated
+    first (SVDs of r x d_k); conditions on the keys remain, and there are none for a head with d_k >= rank(T). Cost
+    O(n d_k²(n + r)), plus a dense SVD of the conditions. A singular value below 1e-12 of the largest counts as zero.
+    The heads are one (`softmax_map`), or several that share keys (`SoftmaxMap`).
 
     Examples:
         >>> import torch
@@ -262,10 +253,10 @@ def realisable_dimension(heads: SoftmaxMap) -> RealisableDimension:
 
 
 def head_formula(heads: SoftmaxMap) -> int | None:
-    """Return the generic dimension, None if the visible sets are not nested or not any Q and K can be made."""
+    """Return the generic dimension, None if the visible sets are not nested."""
     counts = heads.visible.sum(-1)
     ordered = heads.visible[counts.argsort(stable=True)]
     nested = not bool((ordered[:-1] & ~ordered[1:]).any())
-    if not nested or not isinstance(heads.coordinates, QueriesAndKeys):
+    if not nested:
         return None
     return generic_dimension(counts.tolist(), heads.coordinates.d_k, heads.ranks.tolist())
