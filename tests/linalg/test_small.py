@@ -14,7 +14,6 @@ from identilens.linalg.factor import (
     factorise,
     inverse_cholesky,
     least_share,
-    least_squares,
 )
 from identilens.linalg.memory import LARGE, blocks, budget_on
 from identilens.linalg.threads import one_thread
@@ -24,12 +23,11 @@ def drawn(*shape):
     return normals(seeded(sum(shape)), *shape)
 
 
-def test_projections_least_squares_and_bases_of_outputs():
+def test_projections_and_bases_of_outputs():
     values = drawn(6, 2) @ drawn(2, 4)
     pseudo, rows = torch.linalg.pinv(values), drawn(3, 6)
     found = factorise(values, 1e-6)
     assert_close(rows @ found.basis @ found.basis.mT, rows @ values @ pseudo)
-    assert_close(least_squares(values, drawn(6, 3)), pseudo @ drawn(6, 3))
     visible = torch.ones(6, 6, dtype=torch.bool).tril()
     visible[2] = visible[4]
     T = ProjectedValues.of(values)

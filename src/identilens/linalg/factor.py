@@ -165,11 +165,6 @@ def stored_rank(matrix: Float[Tensor, "n r"]) -> int:
     return int((squares > share * squares[-1]).sum())
 
 
-def least_squares(A: Float[Tensor, "n r"], B: Float[Tensor, "n k"]) -> Float[Tensor, "r k"]:
-    """Return the X of least norm with A X nearest to B, by singular values; GPUs have no such method."""
-    return torch.linalg.lstsq(A.cpu(), B.cpu(), driver="gelsd").solution.to(B.device)
-
-
 def smaller_gram(matrix: Float[Tensor, "*batch n r"]) -> Float[Tensor, "*batch k k"]:
     """Return M Mᵀ or Mᵀ M, whichever is smaller."""
     return matrix.mT @ matrix if matrix.shape[-2] >= matrix.shape[-1] else matrix @ matrix.mT

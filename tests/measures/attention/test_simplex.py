@@ -16,7 +16,6 @@ from identilens.measures.attention import (
 )
 from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.samplers import (
-    far_alternative,
     far_alternatives,
     iterate_alternatives,
     sample_alternatives,
@@ -91,7 +90,7 @@ def test_one_hot_rows():
 def test_far_alternative_by_hand_and_beyond_the_samples():
     row = doubles([0.2, 0.2, 0.6])
     T = doubles([[0.0], [1.0], [0.5]])
-    far = far_alternative(row, simplex_space(T), generator=seeded())
+    [far] = far_alternatives(row[None], T, generator=seeded())
     assert far.tolist() == pytest.approx(
         [0.5, 0.5, 0.0], abs=1e-9
     )  # t = 0.3: distance 0.6 against 0.4 for t = −0.2
@@ -117,9 +116,7 @@ def test_the_farthest_corner_of_small_polytopes_is_found():
                 corner[0, list(keys)] = solved
                 corners = torch.cat([corners, corner])
         farthest = float(total_variation(A[0], corners).max())
-        found = float(
-            total_variation(A[0], far_alternative(A[0], simplex_space(T), generator=seeded(seed)))
-        )
+        found = float(total_variation(A[:1], far_alternatives(A[:1], T, generator=seeded(seed))))
         assert found <= farthest + 1e-9
         assert farthest <= float(1 - certain_mass(A[:1], T)) + 1e-9
         short.append(farthest - found)

@@ -27,7 +27,6 @@ from identilens.measures.attention.realisable.softmax_map import (
     realisable_dimension as realisable_dimension,
 )
 from identilens.measures.attention.realisable.softmax_map import softmax_map as softmax_map
-from identilens.measures.attention.samplers import far_alternative as far_alternative
 from identilens.measures.attention.samplers import far_alternatives as far_alternatives
 from identilens.measures.attention.samplers import iterate_alternatives as iterate_alternatives
 from identilens.measures.attention.samplers import sample_alternatives as sample_alternatives

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
-from identilens.linalg.programs import by_simplex
 from identilens.measures.attention.billiard import Generator, Walks
-from identilens.measures.attention.checks import check_numbers, checked_row, checked_weights
-from identilens.measures.attention.row_programs import filled
+from identilens.measures.attention.checks import check_numbers, checked_weights
+from identilens.measures.attention.determined import Seen, shared_spaces
+from identilens.measures.attention.row_programs import optima_of
 from identilens.measures.attention.simplex import largest_step, total_variation
 
 Map = Float[Tensor, "query key"]
@@ -24,6 +24,8 @@ COEFFICIENT = 10.0
 """Bhardwaj et al. draw the coefficients of the null space's basis uniformly on [−10, 10]."""
 TURNED = 1 / 7
 """Share of the keys whose slope changes its sign in a new start of the search for a far alternative."""
+TILT, LEAST_GROWTH = 1e-3, 1e-7
+"""Differences between equal entries of a slope, which is -1, 0 or 1, and the growth of a distance that counts."""
 
 
 def iterate_alternatives(
@@ -115,66 +117,6 @@ def sample_alternatives(
     )
 
 
-def far_alternative(
-    weights_row: Float[Tensor, " key"],
-    space: SimplexSpace,
-    *,
-    starts: int = 8,
-    generator: Generator = None,
-) -> Float[Tensor, " key"]:
-    """Return the alternative with the largest total variation distance found.
-
-    Maximising a convex function over a polytope is hard in general. The distance found is a lower bound of the largest
-    distance; 1 − `certain_mass` is an upper bound. From each start, the distance is linearised and a linear program is
-    solved, again and again until the distance no longer grows (it never decreases). The first starts move weight away
-    from the 1, 2, 4, … largest weights. Each of ``starts`` further starts is at the best vertex so far, with the sign
-    of the slope changed on a random seventh of the keys.
-
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.attention import far_alternative, simplex_space, total_variation
-        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
-        >>> far = far_alternative(row, simplex_space(T))
-        >>> far, round(float(total_variation(row, far)), 4)
-        (tensor([0.5000, 0.5000, 0.0000], dtype=torch.float64), 0.8)
-
-    Raises:
-        InputError: Weights that are not a distribution over the space's keys or in half precision, or no start.
-    """
-    whole = checked_row(weights_row, space)
-    check_numbers(1, starts=starts)
-    if not space.nullity:
-        return whole.clone()
-    row = whole[space.visible].cpu()
-    kept = space.seen.cpu()
-    largest_first = row.argsort(descending=True, stable=True)
-    best = row
-    for power in range((len(row) - 1).bit_length()):
-        best = _farther(
-            kept,
-            row,
-            best,
-            -torch.zeros_like(row).index_fill(0, largest_first[: 2**power], 1.0),
-        )
-    for _ in range(starts):
-        turned = torch.rand(row.shape, dtype=row.dtype, generator=generator) < TURNED
-        best = _farther(kept, row, best, torch.sign(best - row) * torch.where(turned, -1.0, 1.0))
-    return filled(torch.zeros_like(whole), space, best)
-
-
-def _farther(kept: Tensor, row: Tensor, best: Tensor, slope: Tensor) -> Tensor:
-    """Increase the distance from a start slope; return the end point if it is farther than the best, else the best."""
-    reached = -1.0
-    while True:
-        vertex = by_simplex(-slope, row, kept)[0]
-        distance = float(total_variation(row, vertex))
-        if distance <= reached + 1e-9:
-            return best
-        if distance > float(total_variation(row, best)):
-            best = vertex
-        reached, slope = distance, torch.sign(vertex - row)
-
-
 def far_alternatives(
     weights: Map,
     projected_values: HeadValues,
@@ -183,23 +125,68 @@ def far_alternatives(
     starts: int = 8,
     generator: Generator = None,
 ) -> Map:
-    """Return ``far_alternative`` of every row of a head.
+    """Return for each row of a head the alternative with the largest total variation distance found.
+
+    Maximising a convex function over a polytope is hard in general. The distance found is a lower bound of the largest
+    distance; 1 − `certain_mass` is an upper bound. From each start, the distance is linearised and a linear program is
+    solved, again and again until the distance no longer grows (it never decreases). The first starts move weight away
+    from the 1, 2, 4, … largest weights. Each of ``starts`` further starts is at the best point so far, with the sign
+    of the slope changed on a random seventh of the keys. Programs of all rows are solved together.
 
     Examples:
         >>> import torch
         >>> from identilens.measures.attention import certain_mass, far_alternatives, total_variation
         >>> T, weights = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([[0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
-        >>> total_variation(weights, far_alternatives(weights, T))
+        >>> total_variation(weights, far_alternatives(weights, T)).round(decimals=6)
         tensor([0.8000, 1.0000], dtype=torch.float64)
         >>> 1 - certain_mass(weights, T)
         tensor([1., 1.], dtype=torch.float64)
+
+    Raises:
+        InputError: Weights that are not distributions over T's rows or in half precision, or no start.
     """
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
+    check_numbers(1, starts=starts)
     found = rows.clone()
-    for index, space in enumerate(T.simplex_spaces(len(rows), visible)):
-        found[index] = far_alternative(rows[index], space, starts=starts, generator=generator)
+    for space, some, keys in shared_spaces(T.of_heads(), len(rows), visible):
+        place = some[..., None], keys
+        found[place] = _farthest(space, rows[place], starts, generator)
     return found
+
+
+def _farthest(
+    space: SimplexSpace, rows: Seen, starts: int, generator: Generator
+) -> Float[Tensor, "head row seen"]:
+    """Return a far alternative of each row: see `far_alternatives`."""
+    exact = torch.zeros_like(rows[..., 0])
+
+    def farther(slopes: Float[Tensor, "head row start seen"], best: Seen) -> Seen:
+        """Return the farthest point that is reached from some slopes, or the best so far."""
+        reached = torch.full_like(slopes[..., 0], -1.0)
+        while slopes.numel():
+            # A slope has equal entries: small differences lead to a corner of the polytope.
+            tilt = TILT * torch.rand(slopes.shape, dtype=slopes.dtype, generator=generator)
+            points = optima_of(space, rows, tilt.to(slopes) - slopes, exact).points
+            distances = total_variation(rows[:, :, None], points)
+            farthest = distances.argmax(2)[..., None, None]
+            candidate = points.take_along_dim(farthest, 2)[:, :, 0]
+            nearer = total_variation(rows, best) < total_variation(rows, candidate)
+            best = torch.where(nearer[..., None], candidate, best)
+            # As many starts of each row go on as those of one row whose distance still grows.
+            grown = distances > reached + LEAST_GROWTH
+            first = grown.byte().argsort(dim=2, descending=True, stable=True)
+            first = first[..., : int(grown.sum(2).max())]
+            reached = distances.gather(2, first)
+            slopes = (points.take_along_dim(first[..., None], 2) - rows[:, :, None]).sign()
+        return best
+
+    order = rows.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
+    sizes = 2 ** torch.arange(max(rows.shape[-1] - 1, 1).bit_length(), device=rows.device)
+    best = farther(-(order[:, :, None] < sizes[:, None]).double(), rows)
+    shape = *rows.shape[:2], starts, rows.shape[-1]
+    turned = torch.rand(shape, dtype=rows.dtype, generator=generator).to(rows.device) < TURNED
+    return farther((best - rows).sign()[:, :, None] * torch.where(turned, -1.0, 1.0), best)
 
 
 def _scaled_directions(
