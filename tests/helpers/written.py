@@ -35,7 +35,7 @@ def written(result, matrices=None, tokens=None, **tables):
 def first_rows(result):
     """Return a result of which every table has its first row only."""
     tables = {name: getattr(result, name).head(1) for name in result.schema}
-    return result.of(tables, result.provenance, result.matrices, result.tokens)
+    return result.of(tables, result.provenance, matrices=result.matrices, tokens=result.tokens)
 
 
 _VERDICTS = ("determined, large share", "not determined, small share", "negligible")

@@ -121,13 +121,16 @@ def token_map(
 
 
 def _colors(values: pl.Series, diverging: bool, domain: tuple[Number, Number] | None) -> alt.Scale:
+    finite: Any = values.filter(values.is_finite())
+    low, high = finite.min() or 0.0, finite.max() or 0.0
+    if diverging:
+        high = max(-low, high)
+        low = -high
+    elif low == high:
+        # A scale of no width has one tick.
+        low = min(0.0, low)
     middle: Any = 0 if diverging else alt.Undefined
-    finite = [float(value) for value in values.filter(values.is_finite())] or [0.0]
-    reach = max(map(abs, finite))
-    # Of a single value the colours start at zero: a scale of no width has one tick.
-    low = min(finite) if len({*finite}) > 1 else min(0.0, *finite)
-    reached = (-reach, reach) if diverging else (low, max(finite))
-    return alt.Scale(domain=list(domain or reached), domainMid=middle)
+    return alt.Scale(domain=list(domain or (low, high)), domainMid=middle)
 
 
 def _cells(matrix: Tensor) -> list[dict[str, Number]]:

@@ -28,8 +28,7 @@ def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | 
     if callable(progress) or progress is False or _drawn.get():
         yield progress if callable(progress) else None
         return
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    notebook = shell is not None and "IPKernelApp" in shell.config
+    notebook = "ipykernel" in sys.modules
     # None in programs without a console.
     none = sys.stderr is None
     moves = notebook or (not none and sys.stderr.isatty())
