@@ -76,11 +76,10 @@ def alternatives(
 ) -> identilens.studies.alternatives.result.Alternatives:
     r"""Find other attention weights with the same output, and run the model with them.
 
-    For each head: an alternative drawn uniformly from all (``sampled``); the farthest found (``far``), with an upper
-    bound of the distance of any; and the most even one (``maximum_entropy``). On request also an alternative that other
-    queries and keys give (``realisable``), and the weights that the model computes with parameters changed to give it
-    (``parameters``). Each is put back into the model. The changes of the final hidden state, the logits and the
-    loss are measured. Derivations and limits: docs/alternatives.md.
+    For each head: an alternative drawn uniformly from all (``sampled``) and the farthest found (``far``), with an upper
+    bound of the distance of any. On request also one that other queries and keys give (``realisable``). Each is put
+    back into the model. The changes of the final hidden state, the logits and the loss are measured. Derivations and
+    limits: docs/alternatives.md.
 
     Args:
         lens: The model.
@@ -89,7 +88,7 @@ def alternatives(
         heads: Heads, counted from 0; all by default.
         max_length: Cut longer texts to this many tokens.
         kind: Kind of attention; all kinds of the model by default. Layers count from 0 within each kind.
-        realisable: Also search for other queries and keys with the same output, and for parameters that produce them.
+        realisable: Also search for other queries and keys that give the same output.
         distance: Mean total variation distance that the realisable alternative must reach.
         starts: Random starts for each row in the search for a far alternative. Other starts empty its largest weights.
         seed: Seed of the random numbers.

@@ -121,7 +121,7 @@ class Settings:
                 settings,
             )
         given = {} if settings is None else settings.values_of(cls)
-        given |= options
+        given |= {name: coerce(name, hints[name], value) for name, value in options.items()}
         for field in fields(cls):  # pyright: ignore[reportArgumentType] - every settings class is a dataclass
             if field.default is MISSING and field.name not in given:
                 raise SettingError(field.name, "to be given", None)

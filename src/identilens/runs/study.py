@@ -112,10 +112,10 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     common = dict(list(inspect.signature(run_study).parameters.items())[1:])
 
     def run(*inputs: Any, settings: Settings | None = None, **options: Any) -> R:
-        inspect.Signature(positional).bind(*inputs)
-        if names[:1] == ["lens"] and not hasattr(inputs[0], "capture"):
+        lens = next(iter(inputs), None)
+        if names[:1] == ["lens"] and not hasattr(lens, "capture"):
             raise InputError(
-                f"expected a Lens first; got {type(inputs[0]).__name__}. Make one with identilens.load(id or folder), "
+                f"expected a Lens first; got {type(lens).__name__}. Make one with identilens.load(id or folder), "
                 "or with identilens.Lens(model, tokenizer) from a model in memory."
             )
         how = {name: options.pop(name) for name in common if name in options}
