@@ -59,10 +59,10 @@ BUILT = {
     "numbers as groups": lambda: boxes(ENDS.with_columns(layer=pl.Series([2, 1, 1])), "layer"),
     "values to choose": lambda: choose(lines(FRAME, "layer", "rate"), FRAME, "kind", "Kind"),
     "no choice": lambda: choose(lines(FRAME[:2], "layer", "rate"), FRAME[:2], "kind", "Kind"),
-    "long map": lambda: token_map(MAP[:1].expand(1, 2), "a", "b" * 30, "Text", side=90, domain=(-1, 2)),
+    "long map": lambda: token_map({"": MAP[:1].expand(1, 2)}, "a", "b" * 30, "Text", side=90, domain=(-1, 2)),
     "light look": lambda: SimpleNamespace(to_dict=partial(theme, LIGHT)),
     "dark look": lambda: SimpleNamespace(to_dict=partial(theme, DARK)),
-    "map of zeros": lambda: token_map(torch.zeros(1, 1), "a", "b", "Text"),
+    "map of zeros": lambda: token_map({"": torch.zeros(1, 1)}, "a", "b", "Text"),
 }  # fmt: skip
 SPECS = Path(__file__).parent / "specs.json"
 

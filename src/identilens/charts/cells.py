@@ -64,7 +64,7 @@ def heat(
 
 
 def token_map(
-    layers: Mapping[str, Tensor] | Tensor,
+    maps: Mapping[str, Tensor],
     queries: Sequence[str],
     keys: Sequence[str],
     title: Any,
@@ -76,10 +76,9 @@ def token_map(
 ) -> alt.ConcatChart:
     """Return maps by query and key token for print, side by side on one scale of colours; NaN leaves its cell empty.
 
-    The maps come by title, or one without; ``columns`` of them stand in a row, the longer side of each ``side`` pixels.
+    The maps come by title; ``columns`` of them stand in a row, the longer side of each ``side`` pixels.
     Colours end at ``domain``, or where the values do. Cells that ``marked`` does not leave empty have a frame.
     """
-    maps = layers if isinstance(layers, Mapping) else {"": layers}
     most = max(len(queries), len(keys))
     width, height = (max(40, round(side * len(names) / most)) for names in (keys, queries))
     values = torch.stack([*maps.values()]).float()

@@ -78,11 +78,11 @@ def viewer_data(maps: Sequence[TokenMap]) -> dict[str, Any]:
 
     rows = [
         {
-            "choices": dict(one.choices),
+            "choices": one.choices,
             "note": one.note,
             "layers": {name: packed_matrix(matrix) for name, matrix in one.layers.items()},
             "space": one.space and packed_space(one.space),
-            "differences": {name: list(pair) for name, pair in one.differences.items()},
+            "differences": one.differences,
             "queries": place(one.queries),
             "keys": place(one.keys),
         }
@@ -92,7 +92,7 @@ def viewer_data(maps: Sequence[TokenMap]) -> dict[str, Any]:
     rules = next((one.space.rules for one in maps if one.space), None)
     return {
         "maps": rows,
-        "tokens": [list(names) for names in tokens],
+        "tokens": list(tokens),
         "first": first,
         "rules": rules,
     }
