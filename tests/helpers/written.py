@@ -29,7 +29,7 @@ def written(result, matrices=None, tokens=None, **tables):
         )
         for name, rows in tables.items()
     }
-    return result.of(frames, RECORD, matrices, tokens)
+    return result.of(frames, RECORD, matrices=matrices or {}, tokens=tokens or {})
 
 
 def first_rows(result):

@@ -68,6 +68,8 @@ class View:
         if self.draw is None:
             return {}
         frame, columns = self.frame(result), []
+        if frame.is_empty():
+            return {}
         for column in self.columns:
             if not isinstance(column, str):
                 frame = _long(frame, {one: result.label(one) for one in column})
