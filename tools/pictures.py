@@ -27,9 +27,9 @@ from playwright.sync_api import Browser, sync_playwright
 from torch import Tensor
 
 import identilens as idl
-from identilens.charts import save_charts
 from identilens.charts.kit import bars
 from identilens.charts.labels import visible_text
+from identilens.charts.save import save_charts
 from identilens.demo.examples import STORY
 
 ROOT = Path(__file__).parents[1]

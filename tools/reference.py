@@ -375,10 +375,13 @@ def accepted(hint: Any) -> str:
 
 def stub_of(name: str) -> str:
     """Return the function of a study as a stub has it: its inputs, its settings with their types, its docstring."""
-    function, study = getattr(identilens, name), study_named(STUDY_OF.get(name, name))
+    registered = STUDY_OF.get(name, name)
+    function, study = getattr(identilens, name), study_named(registered)
     inputs = [
         f"{one.name}: {'Lens' if one.name == 'lens' else 'typing.Any'}"
-        for one in list(inspect.signature(function).parameters.values())[: len(study.takes)]
+        for one in list(inspect.signature(function).parameters.values())[
+            : len(STUDIES[registered].takes)
+        ]
     ]
     settings = []
     for field in fields(study.settings_type):

@@ -326,8 +326,8 @@ def source(
         raise SettingError("direction", "as a tensor of d_model finite numbers", direction)
     u = direction.detach().cpu().double()
     return Claim(
-        f"{'all keys' if key is None else _name(key)} → {name}",
-        f"what {'all keys' if key is None else _name(key, repr)} adds to {name}",
+        f"{_name(key)} → {name}",
+        f"what {_name(key, repr)} adds to {name}",
         partial(_source, u, key),
         digest=hashlib.sha256(u.numpy().tobytes()).hexdigest()[:16],
     )
@@ -346,7 +346,9 @@ def row_sources(
     }
 
 
-def _name(key: Keys, form: Callable[[str], str] = str) -> str:
+def _name(key: Keys | None, form: Callable[[str], str] = str) -> str:
+    if key is None:
+        return "all keys"
     return f"key {key}" if isinstance(key, int) else form(key)
 
 

@@ -3,9 +3,12 @@
 import polars as pl
 import pytest
 
-from helpers.pages import SCRIPT, TOKENS, heads, token_map
-from identilens.charts import Page, Section, bars, choose, heat, lines, rule, scatter
-from identilens.charts import token_map as token_sheet
+from helpers.pages import SCRIPT, TOKENS, Reported, heads, token_map
+from identilens.charts.cells import heat
+from identilens.charts.cells import token_map as token_sheet
+from identilens.charts.kit import bars, choose, lines, rule, scatter
+from identilens.charts.page import Section
+from identilens.runs.result import Finding
 
 
 @pytest.fixture(scope="session")
@@ -38,13 +41,12 @@ def record():
 def tricky_page(maps, record):
     frame = heads()
     rates = frame.with_columns(pl.Series("type", TOKENS * 2), **{"share.of[all]": pl.col("share")})
-    both = ["encoder", "decoder"]
     shares = heat(frame, "head", "layer", "share", domain=(0, 1), title=f"Share {SCRIPT}")
     points = rule(scatter(frame, "head", "share", "layer", title="Points"), x=2, label="d_v = 2")
     charts = {
-        "shares": choose(shares, "kind", "Attention", both),
+        "shares": choose(shares, frame, "kind", "Attention"),
         "signed": heat(frame.head(12), "head", "layer", "signed", diverging=True),
-        "points": choose(points, "kind", "Attention", both),
+        "points": choose(points, frame, "kind", "Attention"),
         "print": token_sheet(maps[0].layers, TOKENS, TOKENS, "For print"),
         "types": bars(rates, "share.of[all]", "type", "kind"),
     }
@@ -53,11 +55,10 @@ def tricky_page(maps, record):
     wide = pl.DataFrame(
         {f"a_column_{at}": [0.5, float("nan")] for at in range(20)} | {"token": [SCRIPT, "\u202e"]}
     )
-    return Page(
+    return Reported(
         "Audit",
         f"models/{SCRIPT}",
-        [f"Finding with {SCRIPT}."],
-        [("37 %", "share")],
+        Finding(f"Finding with {SCRIPT}.", {}, [("37 %", "share")]),
         record,
         [
             Section(

@@ -9,13 +9,13 @@ import polars as pl
 import pytest
 import torch
 
-from helpers.pages import SCRIPT, unpacked
-from identilens.charts import Page, Section, render_page, write_page
+from helpers.pages import SCRIPT, Reported, unpacked
 from identilens.charts.figures import chart_page
 from identilens.charts.notebook import folded_maps
 from identilens.charts.packing import packed_matrix
-from identilens.charts.page import MOST_ROWS
+from identilens.charts.page import MOST_ROWS, Section, render_page
 from identilens.charts.viewer import fitting
+from identilens.runs.result import Finding
 
 
 class Elements(HTMLParser):
@@ -32,10 +32,8 @@ class Elements(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def written(tricky_page, tmp_path_factory):
-    return write_page(tricky_page, tmp_path_factory.mktemp("page") / "page.html").read_text(
-        encoding="utf-8"
-    )
+def written(tricky_page):
+    return render_page(tricky_page)
 
 
 def held_by(page):
@@ -102,7 +100,7 @@ def test_charts_share_their_data_and_have_names(written, data):
 
 def test_tables_are_cut_at_a_length_that_a_page_can_hold(record):
     section = Section("table", "Table", frame=pl.DataFrame({"a": range(MOST_ROWS + 1)}))
-    text = render_page(Page("T", "S", [], [], record, [section]))
+    text = render_page(Reported("T", "S", Finding(""), record, [section]))
     assert text.count('<td class="number">') == MOST_ROWS
     assert f"The first {MOST_ROWS} of {MOST_ROWS + 1} rows" in text
 
@@ -135,7 +133,7 @@ def test_the_budget_keeps_the_most_interesting_maps_in_order(maps, tricky_page):
         replace(one, interest=interest) for one, interest in zip(maps, (1, 3, 2, 9), strict=True)
     ]
     assert fitting(ranked, 2 * maps[0].characters) == ranked[1:3]
-    page = replace(tricky_page, sections=[Section("maps", "Maps", maps=ranked)])
+    page = replace(tricky_page, parts=[Section("maps", "Maps", maps=ranked)])
     assert "2 of 4 maps are in this page" in render_page(page, budget=2 * maps[0].characters)
     assert "cells each, would make this page too large" in render_page(page, budget=0)
 

@@ -2,12 +2,15 @@ import pytest
 
 from helpers.browsing import Visit
 from helpers.pages import SCRIPT, TOKENS
-from identilens.charts import write_page
+from identilens.charts.page import render_page
+from identilens.runs.files import write_text
 
 
 @pytest.fixture(scope="module")
 def path(tricky_page, tmp_path_factory):
-    return write_page(tricky_page, tmp_path_factory.mktemp("page") / "page.html")
+    path = tmp_path_factory.mktemp("page") / "page.html"
+    write_text(path, render_page(tricky_page))
+    return path
 
 
 @pytest.fixture(params=[(1280, "light"), (390, "dark")], ids=["wide-light", "phone-dark"])

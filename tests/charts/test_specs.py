@@ -9,10 +9,9 @@ import polars as pl
 import pytest
 import torch
 
-from identilens.charts import bars, choose, heat, lines, rule, scatter
-from identilens.charts.cells import token_map
-from identilens.charts.kit import boxes, choose_present, intervals, strip
-from identilens.charts.palette import theme
+from identilens.charts.cells import heat, token_map
+from identilens.charts.kit import bars, boxes, choose, intervals, lines, rule, scatter, strip
+from identilens.charts.palette import DARK, LIGHT, theme
 
 FRAME = pl.DataFrame({
     "layer": [0, 1, 0, 1], "rate": [0.25, 0.5, 0.75, 1.0], "kind": ["b", "b", "a", "a"], "e": [0.125] * 4,
@@ -33,7 +32,7 @@ def row_of(count):
 
 NO_ROWS = row_of(2).clear()
 BUILT = {
-    "lines": lambda: lines(FRAME, "layer", "rate", "kind", dash="kind", log_x=True, log_y=True, title="T"),
+    "lines": lambda: lines(FRAME, "layer", "rate", "kind", dash="kind", log_x=True, title="T"),
     "band": lambda: lines(FRAME, "layer", "rate", "kind", error=("lo", "hi"), points=False),
     "errors": lambda: lines(FRAME, "layer", "rate", error="e", y_domain=(0, 1)),
     "scatter": lambda: scatter(FRAME, "rate", "e", "kind", size=7, span=("lo", "hi"), root_x=True),
@@ -47,23 +46,23 @@ BUILT = {
     "lying rule": lambda: rule(lines(FRAME, "layer", "rate"), y=0.5),
     "heat": lambda: heat(FRAME, "layer", "kind", "rate", domain=(0, 2), numbers=".1f"),
     "signed heat": lambda: heat(FRAME.with_columns(rate=-pl.col("rate")), "layer", "kind", "rate", diverging=True),
-    "choice": lambda: choose(rule(lines(FRAME, "layer", "rate"), y=1), "kind", "Kind", ["a", "b"]),
+    "choice": lambda: choose(rule(lines(FRAME, "layer", "rate"), y=1), FRAME, "kind", "Kind"),
     "map": lambda: token_map({"raw": MAP, "two": MAP * 2}, ["a", "b"], ["c", ""], "Text", columns=1, side=90),
     "12 ticks": lambda: scatter(row_of(12), "at", "value", labels={"at": "w " * 20}),
     "13 ticks": lambda: scatter(row_of(13), "at", "value", labels={"at": f"{'w ' * 20}w", "value": "w " * 21}),
-    "8 classes": lambda: scatter(row_of(8), "value", "at", "at", log_x=True, log_y=True),
+    "8 classes": lambda: scatter(row_of(8), "value", "at", "at", log_x=True),
     "9 classes": lambda: scatter(row_of(9), "value", "row", "at", x_format=".1f"),
     "24 cells": lambda: heat(row_of(24), "at", "row", "value"),
     "25 cells": lambda: heat(row_of(25), "at", "row", "value", diverging=True, domain=(-1, 1)),
     "cells without numbers": lambda: heat(NO_ROWS, "at", "row", "value", domain=(0, 1), numbers=None),
     "one value": lambda: lines(row_of(1), "at", "value", y_domain=(0, 1), points=False),
     "numbers as groups": lambda: boxes(ENDS.with_columns(layer=pl.Series([2, 1, 1])), "layer"),
-    "values to choose": lambda: choose_present(lines(FRAME, "layer", "rate"), FRAME, "kind", "Kind"),
-    "no choice": lambda: choose_present(lines(FRAME[:2], "layer", "rate"), FRAME[:2], "kind", "Kind"),
-    "long map": lambda: token_map(MAP[:1].expand(1, 2), "a", "b" * 30, "Text", side=90, domain=(-1, 2)),
-    "light look": lambda: SimpleNamespace(to_dict=theme),
-    "dark look": lambda: SimpleNamespace(to_dict=partial(theme, True)),
-    "map of zeros": lambda: token_map(torch.zeros(1, 1), "a", "b", "Text"),
+    "values to choose": lambda: choose(lines(FRAME, "layer", "rate"), FRAME, "kind", "Kind"),
+    "no choice": lambda: choose(lines(FRAME[:2], "layer", "rate"), FRAME[:2], "kind", "Kind"),
+    "long map": lambda: token_map({"": MAP[:1].expand(1, 2)}, "a", "b" * 30, "Text", side=90, domain=(-1, 2)),
+    "light look": lambda: SimpleNamespace(to_dict=partial(theme, LIGHT)),
+    "dark look": lambda: SimpleNamespace(to_dict=partial(theme, DARK)),
+    "map of zeros": lambda: token_map({"": torch.zeros(1, 1)}, "a", "b", "Text"),
 }  # fmt: skip
 SPECS = Path(__file__).parent / "specs.json"
 

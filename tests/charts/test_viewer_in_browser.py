@@ -8,13 +8,16 @@ import torch
 
 from helpers.browsing import Visit
 from helpers.heads import normals, seeded
-from helpers.pages import SCRIPT
+from helpers.pages import SCRIPT, Reported
 from identilens import charts
-from identilens.charts import Page, Section, TokenMap, write_page
 from identilens.charts.packing import HeadSpace
+from identilens.charts.page import Section, render_page
+from identilens.charts.viewer import TokenMap
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.intervals import attention_intervals
+from identilens.runs.files import write_text
 from identilens.runs.provenance import Identity, provenance
+from identilens.runs.result import Finding
 
 N, RANK = 24, 5
 RULES = {
@@ -51,10 +54,11 @@ def maps():
 @pytest.fixture(scope="module")
 def path(maps, tmp_path_factory):
     record = provenance("audit", Identity({}, ["a"]), {})
-    page = Page(
-        "Audit", "made up", ["A finding."], [], record, [Section("maps", "Maps", maps=maps)]
-    )
-    return write_page(page, tmp_path_factory.mktemp("viewer") / "page.html")
+    section = Section("maps", "Maps", maps=maps)
+    page = Reported("Audit", "made up", Finding("A finding."), record, [section])
+    path = tmp_path_factory.mktemp("viewer") / "page.html"
+    write_text(path, render_page(page))
+    return path
 
 
 def title(visit):

@@ -8,7 +8,8 @@ import polars as pl
 import pytest
 
 from helpers.charts import drop_downs, marks
-from identilens.charts import choose, heat, lines, rule, scatter
+from identilens.charts.cells import heat
+from identilens.charts.kit import choose, lines, rule, scatter
 from identilens.charts.labels import said
 from identilens.charts.views import View
 
@@ -139,7 +140,7 @@ def test_of_very_many_rows_every_second_third_is_drawn_and_the_title_says_so():
 def test_a_choice_filters_every_layer_and_leaves_what_has_no_such_column():
     frame = FRAME.with_columns(kind=pl.Series(["encoder", "cross", "encoder", "cross"]))
     chart = rule(lines(frame, "layer", "rate.mean[0]"), x=64, label="d_v")
-    spec = choose(chart, "kind", "Attention", ["encoder", "cross"]).to_dict()
+    spec = choose(chart, frame, "kind", "Attention").to_dict()
     json.dumps(spec, allow_nan=False)
     bind = spec["params"][0]["bind"]
     assert (bind["options"], spec["params"][0]["value"]) == (["encoder", "cross"], "encoder")

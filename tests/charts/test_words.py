@@ -8,17 +8,19 @@ import pytest
 import torch
 
 from helpers.pages import heads
-from identilens.charts import choose, heat, lines, save_charts
+from identilens.charts.cells import heat
+from identilens.charts.figures import own_file
+from identilens.charts.kit import choose, lines
 from identilens.charts.labels import cell, file_names, said, shortened, visible_text, word_pieces
 from identilens.charts.notebook import MapView
 from identilens.charts.page import table_html
+from identilens.charts.save import save_charts
 from identilens.charts.token_lines import (
     Mark,
     MarkedToken,
     TokenLine,
     first_tokens,
     notebook_html,
-    style,
 )
 from identilens.charts.viewer import TokenMap
 from identilens.errors import InputError, OutputFolderError
@@ -71,7 +73,7 @@ def test_a_line_in_a_page():
     )
     shown = notebook_html([LINE, LINE])
     assert shown.count(LINE.html()) == 2
-    assert shown.startswith(f"<style>{style()}</style><div style=")
+    assert shown.startswith(f"<style>{own_file('token_lines.css')}</style><div style=")
     assert "--surface: #" in shown
     assert notebook_html([]) == ""
 
@@ -151,9 +153,9 @@ def test_every_format_is_written(tmp_path):
 def test_a_chart_that_offers_a_choice_is_written_once_for_each(tmp_path):
     chart = choose(
         heat(heads(), "head", "layer", "share"),
+        heads(),
         "kind",
         "Attention",
-        ["encoder", "decoder"],
     )
     paths = save_charts({"share": chart}, tmp_path, ["svg"])
     assert [path.name for path in paths] == ["share_encoder.svg", "share_decoder.svg"]

@@ -218,7 +218,7 @@ def left(desk, job, after):
     # In a thread: the browser of other tests has a loop running in this one.
     with ThreadPoolExecutor(1) as apart:
         ended = apart.submit(lambda: asyncio.run(leave())).result()
-    desk.idle("model")
+    desk._workers["model"].submit(lambda: None).result()
     return time.monotonic() - ended
 
 

@@ -65,7 +65,7 @@ def test_each_layer_is_told_as_it_comes(at, told, lens):
     ]
     assert maps[0]["note"] == size_in_words(14, 14, 8, 8, 6)
     assert list(maps[0]["layers"]) == ["raw", "effective"]
-    assert maps[0]["differences"] == {"null": ["raw", "effective"]}
+    assert maps[0]["differences"] == {"null": ("raw", "effective")}
     plain = next(iter(lens.capture([TEXT], weights=True)))
     for one in plain.heads:
         held = at.head(one.layer, one.head, "decoder")

@@ -114,8 +114,8 @@ def said(*words):
 
 def shown(section):
     """What a part of the report holds: numbers of its words, sums of its table and maps, and lines of tokens."""
-    frame = pl.DataFrame() if section.frame is None else section.frame
-    sums = {one.name: one.sum() for one in frame if one.dtype.is_numeric()}
+    frame = section.frame
+    sums = {one.name: one.sum() for one in frame if len(one) and one.dtype.is_numeric()}
     maps = [
         [
             *one.choices.values(),

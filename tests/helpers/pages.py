@@ -2,17 +2,39 @@
 
 import base64
 import zlib
+from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
 import torch
 
-from identilens.charts import TokenMap
+from identilens.charts.viewer import TokenMap
+from identilens.runs.result import Finding
 
 SCRIPT = "<script>alert(1)</script>"
 TOKENS = [
     "[CLS]", SCRIPT, "</script>", "<!--", "\u2028", "&amp;", "水", "", "\n", "\u202egnp", "harbour", "[SEP]",
 ]  # fmt: skip
+
+
+@dataclass
+class Reported:
+    """What a page asks of a result."""
+
+    title: str
+    words: str
+    finding: Finding
+    provenance: dict
+    parts: list
+
+    def subject(self):
+        return self.words
+
+    def summary(self):
+        return self.finding
+
+    def sections(self):
+        return self.parts
 
 
 def heads(kinds=("encoder", "decoder"), layers=3, count=4):
@@ -37,9 +59,8 @@ def token_map(text, layer, head, tokens):
 def unpacked(packed, shape):
     """Return a packed matrix, from the description of the format."""
     raw, size = zlib.decompress(base64.b64decode(packed["data"]), -15), shape[0] * shape[1]
-    low = np.frombuffer(raw[size:], np.uint8)
-    rest = np.stack([(low >> shift) & 3 for shift in (0, 2, 4, 6)], -1).ravel()[:size]
-    codes = np.frombuffer(raw[:size], np.uint8).astype(int) * 4 + rest
+    planes = np.frombuffer(raw, np.uint8).astype(int)
+    codes = planes[:size] + 256 * planes[size:]
     top = 511 if packed["signed"] else 1022
     root = (codes - top * packed["signed"]) / top
     return np.where(codes == 1023, np.nan, packed["max"] * np.sign(root) * root**2).reshape(shape)

@@ -90,7 +90,6 @@ class ToyStudy(Study[ToySettings, Toy]):
 
     name = "toy"
     unit = "numbers"
-    takes = ()
     settings_type = ToySettings
     result_type = Toy
     runs: ClassVar[list[int]] = []

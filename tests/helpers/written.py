@@ -29,13 +29,13 @@ def written(result, matrices=None, tokens=None, **tables):
         )
         for name, rows in tables.items()
     }
-    return result.of(frames, RECORD, matrices, tokens)
+    return result.of(frames, RECORD, matrices=matrices or {}, tokens=tokens or {})
 
 
 def first_rows(result):
     """Return a result of which every table has its first row only."""
     tables = {name: getattr(result, name).head(1) for name in result.schema}
-    return result.of(tables, result.provenance, result.matrices, result.tokens)
+    return result.of(tables, result.provenance, matrices=result.matrices, tokens=result.tokens)
 
 
 _VERDICTS = ("determined, large share", "not determined, small share", "negligible")

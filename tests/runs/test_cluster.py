@@ -14,7 +14,7 @@ from helpers import cluster_toys, zoo
 from helpers.killing import contents
 from helpers.toy import ToySettings, ToyStudy, toy
 from identilens.errors import CheckFailedError, InputError, SettingError
-from identilens.runs.cluster import Job, load_study
+from identilens.runs.cluster import load_study
 from identilens.runs.provenance import provenance
 
 TESTS = Path(__file__).parents[1]
@@ -166,11 +166,11 @@ def test_failed_parts_are_named_and_tried_again_on_resume(here, tmp_path):
 def test_a_changed_model_and_other_libraries_are_refused(tmp_path):
     study = ToyStudy(settings=ToySettings(layers=(1, 2)))
     record = provenance(study.name, study.identity(), study.settings.recorded())
-    other = Job(study=ToyStudy, inputs=(), settings=ToySettings(layers=(1, 3)), record=record)
+    other = (ToyStudy, (), ToySettings(layers=(1, 3)), record)
     with pytest.raises(InputError, match="save_pre"):
         load_study(other)
     libraries = {"libraries": {**record["libraries"], "torch": "0.1"}}
-    older = Job(study=ToyStudy, inputs=(), settings=study.settings, record=record | libraries)
+    older = (ToyStudy, (), study.settings, record | libraries)
     with pytest.raises(InputError, match=r'torch is "0.1" there'):
         load_study(older)
     error = pickle.loads(pickle.dumps(SettingError("layers", "of at least 1", 0)))

@@ -6,7 +6,6 @@ import re
 import sys
 from contextlib import contextmanager
 from time import sleep
-from types import SimpleNamespace
 from unittest.mock import patch
 
 import polars as pl
@@ -20,7 +19,6 @@ from identilens.runs.tables import (
     counted,
     ends,
     markdown_table,
-    percent,
     print_table,
 )
 
@@ -75,7 +73,6 @@ def test_counts_and_shares_in_words():
         "1 text",
         "1,200 texts",
     ]
-    assert [percent(share) for share in (None, 0, 0.1234, 1)] == ["", "0.0 %", "12.3 %", "100.0 %"]
 
 
 def test_columns_without_values_and_rows_beyond_a_screen_are_left_out(capsys):
@@ -108,9 +105,8 @@ class Terminal(io.StringIO):
 @contextmanager
 def notebook():
     """A notebook, whose cell shows the standard error."""
-    shell, cell = SimpleNamespace(config={"IPKernelApp": {}}), io.StringIO()
-    module = SimpleNamespace(get_ipython=lambda: shell)
-    with patch.dict(sys.modules, {"IPython": module}), patch.object(sys, "stderr", cell):
+    cell = io.StringIO()
+    with patch.dict(sys.modules, {"ipykernel": None}), patch.object(sys, "stderr", cell):
         yield cell
 
 

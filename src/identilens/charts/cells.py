@@ -64,7 +64,7 @@ def heat(
 
 
 def token_map(
-    layers: Mapping[str, Tensor] | Tensor,
+    maps: Mapping[str, Tensor],
     queries: Sequence[str],
     keys: Sequence[str],
     title: Any,
@@ -76,10 +76,9 @@ def token_map(
 ) -> alt.ConcatChart:
     """Return maps by query and key token for print, side by side on one scale of colours; NaN leaves its cell empty.
 
-    The maps come by title, or one without; ``columns`` of them stand in a row, the longer side of each ``side`` pixels.
+    The maps come by title; ``columns`` of them stand in a row, the longer side of each ``side`` pixels.
     Colours end at ``domain``, or where the values do. Cells that ``marked`` does not leave empty have a frame.
     """
-    maps = layers if isinstance(layers, Mapping) else {"": layers}
     most = max(len(queries), len(keys))
     width, height = (max(40, round(side * len(names) / most)) for names in (keys, queries))
     values = torch.stack([*maps.values()]).float()
@@ -121,13 +120,16 @@ def token_map(
 
 
 def _colors(values: pl.Series, diverging: bool, domain: tuple[Number, Number] | None) -> alt.Scale:
+    finite: Any = values.filter(values.is_finite())
+    low, high = finite.min() or 0.0, finite.max() or 0.0
+    if diverging:
+        high = max(-low, high)
+        low = -high
+    elif low == high:
+        # A scale of no width has one tick.
+        low = min(0.0, low)
     middle: Any = 0 if diverging else alt.Undefined
-    finite = [float(value) for value in values.filter(values.is_finite())] or [0.0]
-    reach = max(map(abs, finite))
-    # Of a single value the colours start at zero: a scale of no width has one tick.
-    low = min(finite) if len({*finite}) > 1 else min(0.0, *finite)
-    reached = (-reach, reach) if diverging else (low, max(finite))
-    return alt.Scale(domain=list(domain or reached), domainMid=middle)
+    return alt.Scale(domain=list(domain or (low, high)), domainMid=middle)
 
 
 def _cells(matrix: Tensor) -> list[dict[str, Number]]:

@@ -31,7 +31,6 @@ class Look(TypedDict, total=False):
         title: Heading of the chart.
         labels: What columns are called on axes, legends and tooltips; their names where not given.
         log_x: A logarithmic x axis; values of zero or less are left out.
-        log_y: A logarithmic y axis.
         root_x: An x axis by square root, for values from 0 up of which a few are much larger than the others.
         x_domain: Ends of the x axis.
         y_domain: Ends of the y axis.
@@ -44,7 +43,6 @@ class Look(TypedDict, total=False):
     title: str
     labels: Mapping[str, str]
     log_x: bool
-    log_y: bool
     root_x: bool
     x_domain: tuple[Number, Number]
     y_domain: tuple[Number, Number]
@@ -81,7 +79,7 @@ def base_chart(
     if color:
         axes["color"] = color_of(frame, color).title(labels.get(color, color))
     title, height = look.get("title", alt.Undefined), look.get("height", alt.Undefined)
-    data = _values(frame, look, x, y)
+    data = _values(frame, x if look.get("log_x") else None)
     return Chart(data, width="container", height=height, title=title).encode(**axes)
 
 
@@ -118,11 +116,8 @@ def color_of(frame: pl.DataFrame, column: str) -> alt.Color:
 
 def named(channel: type[Channel], frame: pl.DataFrame, column: str) -> Channel:
     """Return a channel of names in the order in which the frame has them, whatever a choice leaves of them."""
-    texts = frame[column].drop_nulls().unique(maintain_order=True).to_list()
-    values = [
-        shown(value)
-        for value in (texts if isinstance(texts[0] if texts else "", str) else sorted(texts))
-    ]
+    names = frame[column].drop_nulls().unique(maintain_order=True)
+    values = list(map(shown, names.sort() if names.dtype.is_numeric() else names))
     scale: dict[str, Any] = {} if channel in (alt.X, alt.Y) else {"scale": alt.Scale(domain=values)}
     return channel(field(column), type="nominal", title=column, sort=values, **scale)
 
@@ -143,8 +138,9 @@ def _axis(
     channel: Any, frame: pl.DataFrame, column: str, look: Look, axis: str, grouped: str
 ) -> Any:
     # Long titles stand in lines, so that a phone has room for them.
-    words = look.get("labels", {}).get(column, column) or None
-    title = wrap(words, _LINE) if words and axis == "x" and len(words) > _LINE else words
+    words = look.get("labels", {}).get(column, column)
+    long = axis == "x" and len(words) > _LINE
+    title = wrap(words, _LINE) if long else words or None
     if axis in grouped or not frame.schema[column].is_numeric():
         turned = alt.Undefined if axis == "y" or frame.schema[column] == pl.String else 0
         thinned = True if axis == "x" else alt.Undefined
@@ -179,18 +175,15 @@ def _tip(frame: pl.DataFrame, column: str, title: str) -> alt.Tooltip:
     return alt.Tooltip(field(column), type=scale, title=title, format=number)
 
 
-def _values(frame: pl.DataFrame, look: Look, x: str, y: str) -> alt.InlineData:
-    """Return the rows as Vega reads them: no NaN, no infinity, no text that moves other text about."""
-    kept = frame.select(
-        selectors.numeric()
-        | selectors.boolean()
-        | selectors.string(include_categorical=True)
-        | selectors.enum()
-    )
+def _values(frame: pl.DataFrame, log: str | None) -> alt.InlineData:
+    """Return the rows as Vega reads them: no NaN, no infinity, no text that moves other text about.
+
+    Of a column on a logarithmic axis, only numbers above zero stay.
+    """
     finite = selectors.float()
-    clean = kept.with_columns(pl.when(finite.is_finite()).then(finite.round_sig_figs(_DIGITS)))
-    for name in [name for name, log in ((x, look.get("log_x")), (y, look.get("log_y"))) if log]:
-        clean = clean.with_columns(pl.when(pl.col(name) > 0).then(pl.col(name)))
+    clean = frame.with_columns(pl.when(finite.is_finite()).then(finite.round_sig_figs(_DIGITS)))
+    if log:
+        clean = clean.with_columns(pl.when(pl.col(log) > 0).then(pl.col(log)))
     rows = clean.rename({name: field(name) for name in clean.columns}).iter_rows(named=True)
     return inline([{name: shown(value) for name, value in row.items()} for row in rows])
 

@@ -1,6 +1,5 @@
 """Charts inside a page or a notebook's output: drawn by scripts that come with them, without the network."""
 
-import base64
 from dataclasses import asdict
 from functools import cache
 from html import escape
@@ -55,10 +54,8 @@ def chart_page(chart: Any) -> str:
 
 def looks() -> dict[str, Any]:
     """Return the colours of pages and charts in the light and in the dark look."""
-    return {
-        name: {**asdict(one), "config": theme(one is DARK)}
-        for name, one in (("light", LIGHT), ("dark", DARK))
-    }
+    both = {"light": LIGHT, "dark": DARK}
+    return {name: {**asdict(one), "config": theme(one)} for name, one in both.items()}
 
 
 def figure(name: str, chart: Any, section: str, data: dict[str, Any]) -> dict[str, str]:
@@ -112,7 +109,7 @@ def own_file(name: str) -> Markup:
 @cache
 def packed_vega() -> str:
     """Return `vega`, deflated and in base64: a third of its size."""
-    return base64.b64encode(deflated(vega().encode())).decode("ascii")
+    return deflated(vega().encode())
 
 
 @cache

@@ -4,7 +4,6 @@ Every builder takes a frame, the columns to draw and the words of `Look`. Text i
 should hold only the columns to draw and those to `choose` by.
 """
 
-from collections.abc import Sequence
 from typing import Any, Unpack
 
 import altair as alt
@@ -169,10 +168,14 @@ def rule(
     return layered([chart, base.mark_rule(strokeDash=[5, 4]), word.encode(text="label:N")])
 
 
-def choose(
-    chart: AnyChart, column: str, label: str, values: Sequence[str | int | float | bool]
-) -> AnyChart:
-    """Return a chart with a drop-down that shows the rows of one value of a column of its frame, at first the first."""
+def choose(chart: AnyChart, frame: pl.DataFrame, column: str, label: str) -> AnyChart:
+    """Return a chart with a drop-down of the values of a frame's column, in its order, where there are several.
+
+    The chart shows the rows of one value, at first of the first.
+    """
+    values = frame[column].drop_nulls().unique(maintain_order=True).to_list()
+    if len(values) < 2:
+        return chart
     options = list(map(shown, values))
     bind = alt.binding_select(options=options, labels=list(map(str, values)), name=f"{label} ")
     param = alt.param(name=CHOICE + field(column), value=options[0], bind=bind)
@@ -180,18 +183,11 @@ def choose(
     return _filtered(chart, f"!isDefined({own}) || {own} === {param.name}").add_params(param)
 
 
-def choose_present(chart: AnyChart, frame: pl.DataFrame, column: str, label: str) -> AnyChart:
-    """Return a chart with a drop-down of the values of a frame's column, in its order, where there are several."""
-    values = frame[column].drop_nulls().unique(maintain_order=True).to_list()
-    return choose(chart, column, label, values) if len(values) > 1 else chart
-
-
 def _filtered(chart: AnyChart, test: str) -> Any:
     if isinstance(chart, alt.Chart):
         return chart.transform_filter(test)
     changed = chart.copy(deep=False)
-    parts = "layer" if isinstance(chart, alt.LayerChart) else "concat"
-    changed[parts] = [_filtered(part, test) for part in chart[parts]]
+    changed["layer"] = [_filtered(part, test) for part in chart["layer"]]
     return changed
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from identilens.charts.figures import document, looks
 from identilens.charts.labels import visible_text
 from identilens.charts.viewer import TokenMap, fitting, viewer_data
-from identilens.runs.files import write_bytes
+from identilens.runs.files import write_text
 
 NOTEBOOK_BUDGET = 4_000_000
 """Characters of a notebook that the maps of one result may take, before they are deflated."""
@@ -45,7 +45,7 @@ class MapView:
             OutputFolderError: If the file cannot be written.
         """
         target = Path(path)
-        write_bytes(target, self.html().encode("utf-8", "replace"))
+        write_text(target, self.html())
         return target
 
     def _repr_html_(self) -> str:

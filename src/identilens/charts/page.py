@@ -1,21 +1,18 @@
 """A result as one HTML file: text, charts, tables and token maps that ask nothing of the network."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import polars as pl
-from markupsafe import Markup
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.figures import document, environment, figure, looks, packed_vega
-from identilens.charts.labels import cell
+from identilens.charts.labels import cell, said
 from identilens.charts.token_lines import TokenLine
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data
-from identilens.runs.files import write_bytes
 
 _IN_NOTEBOOK = """.identilens { overflow-x: auto }
 .identilens td, .identilens th { padding: 0.2em 0.7em }
@@ -34,7 +31,7 @@ class Section:
         title: Its heading.
         text: Paragraphs above the charts.
         charts: Its charts.
-        frame: A table below the charts.
+        frame: A table below the charts; columns in which no row has a value are left out.
         maps: Token maps below the table.
         note: A line at the end.
         lines: Lines of marked tokens, above the charts.
@@ -44,70 +41,41 @@ class Section:
     title: str
     text: Sequence[str] = ()
     charts: Sequence[AnyChart] = ()
-    frame: pl.DataFrame | None = None
+    frame: pl.DataFrame = field(default_factory=pl.DataFrame)
     maps: Sequence[TokenMap] = ()
     note: str = ""
     lines: Sequence[TokenLine] = ()
 
 
-@dataclass(frozen=True)
-class Page:
-    """What a page holds.
-
-    Attributes:
-        title: Heading and title of the page.
-        subject: What was analysed, in a line.
-        finding: The finding in plain words; a line each.
-        headline: The headline numbers: value, label.
-        record: Provenance of the result.
-        sections: The parts, in order.
-    """
-
-    title: str
-    subject: str
-    finding: Sequence[str]
-    headline: Sequence[Sequence[str]]
-    record: Mapping[str, Any]
-    sections: Sequence[Section]
-
-
-def write_page(page: Page, path: str | Path) -> Path:
-    """Write a page as one file, whole or not at all, and return its path.
-
-    Raises:
-        OutputFolderError: If the file cannot be written.
-    """
-    target = Path(path)
-    # Lone surrogates (from file names on the command line, or broken tokens) have no UTF-8 form.
-    write_bytes(target, render_page(page).encode("utf-8", "replace"))
-    return target
-
-
-def render_page(page: Page, *, budget: int = MAP_BUDGET) -> str:
-    """Return a page as one HTML document with every script and style inside.
+def render_page(result: Any, *, budget: int = MAP_BUDGET) -> str:
+    """Return the report of a result as one HTML document with every script and style inside.
 
     Text from models and users is escaped by the template; data goes through JSON in which ``<``, ``>``, ``&`` and all
     characters beyond ASCII are escape sequences, so nothing in it can end a script element. ``budget`` characters are
     spent on token maps, over all sections; the page says so where some do not fit.
     """
-    parts, data = _parts(page, budget)
+    record, sections = result.provenance, result.sections()
+    parts, data = _parts(sections, budget)
     return document(
         "page.html",
-        page=page,
+        title=result.title,
+        subject=result.subject(),
+        finding=result.summary(),
+        sections=sections,
         parts=parts,
         data=data,
-        facts=run_facts(page.record),
-        citation=citation(page.record),
+        facts=run_facts(record),
+        citation=citation(record),
         today=date.today().isoformat(),
         version=version("identilens"),
         vega=packed_vega() if data["charts"] else "",
     )
 
 
-def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _parts(sections: Sequence[Section], budget: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
     parts = []
-    for section in page.sections:
+    for section in sections:
         figures = [
             figure(f"{section.anchor}-{place}", chart, section.title, data)
             for place, chart in enumerate(section.charts)
@@ -117,19 +85,14 @@ def _parts(page: Page, budget: int) -> tuple[list[dict[str, Any]], dict[str, Any
         if shown:
             data["viewers"][f"{section.anchor}-maps"] = viewer_data(shown)
         frame = section.frame
-        if frame is not None and frame.height:
-            # Columns in which no row has a value are left out.
-            frame = frame.select(one for one in frame if one.null_count() < frame.height)
-        cells = [] if frame is None else _cells(frame)
-        lines = [Markup(line.html()) for line in section.lines]
+        frame = frame.select(one for one in frame if one.null_count() < frame.height)
         parts.append(
             {
                 "section": section,
                 "figures": figures,
                 "shown": len(shown),
                 "frame": frame,
-                "rows": cells,
-                "lines": lines,
+                "rows": _cells(frame),
             }
         )
     return parts, data
@@ -184,7 +147,7 @@ def citation(record: Mapping[str, Any]) -> str:
     model = record["model"]
     subject = f" of {model['name']}" if model.get("name") else ""
     weights = f" (parameters {model['digest'][:25]})" if model.get("digest") else ""
-    texts = "1 text" if record["texts"]["count"] == 1 else f"{record['texts']['count']} texts"
+    [texts] = said("{count:text}", record["texts"])
     return (
         f"identilens {record['libraries']['identilens']}: {record['analysis']}{subject}{weights} on {texts}, run "
         f"{record['fingerprint'][:16]}."

@@ -60,9 +60,8 @@ DARK = Palette(
 )
 
 
-def theme(dark: bool = False) -> dict[str, Any]:
-    """Return the Vega-Lite config of the light or the dark look."""
-    colors = DARK if dark else LIGHT
+def theme(colors: Palette) -> dict[str, Any]:
+    """Return the Vega-Lite config of a look."""
     page = colors.page
     words = {
         "labelColor": page["ink"],

@@ -11,7 +11,7 @@ from identilens.charts.encoding import AnyChart
 from identilens.charts.figures import VEGA_LITE
 from identilens.charts.kit import CHOICE
 from identilens.charts.labels import file_names
-from identilens.charts.palette import theme
+from identilens.charts.palette import LIGHT, theme
 from identilens.errors import InputError
 from identilens.runs.files import write_bytes
 
@@ -32,14 +32,13 @@ def save_charts(
         InputError: For a format that is not supported; nothing is written then.
         OutputFolderError: If the folder cannot be written.
     """
-    listed = isinstance(formats, Sequence) and not isinstance(formats, str)
-    if not listed or not formats or any(kind not in FORMATS for kind in formats):
+    if not formats or not {*formats} <= {*FORMATS}:
         raise InputError(
             f"formats must be a list with any of {', '.join(FORMATS)}; got {formats!r}. Pass e.g. formats=('png',)."
         )
     paths = []
     for name, chart in charts.items():
-        whole = chart.to_dict() | {"config": theme()}
+        whole = chart.to_dict() | {"config": theme(LIGHT)}
         if whole.get("width") == "container":
             whole["width"] = _WIDTH
         for full_name, spec in _choices(name, whole):
@@ -63,21 +62,15 @@ def _choices(name: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, A
     offered = [param for param in params if param["name"].startswith(CHOICE)]
     fixed = [param for param in params if param not in offered]
     for choice in product(*map(_options, offered)):
-        said = [option["said"] for option in choice]
-        drawn = [{"name": option["name"], "value": option["value"]} for option in choice]
+        parts, said, drawn = zip(*choice, strict=True) if choice else ((), (), ())
         title = {"text": spec.get("title") or said, "subtitle": said if "title" in spec else []}
         titled = {"title": title} if said else {}
-        parts = [option["part"] for option in choice]
         yield "_".join([name, *parts]), {**spec, **titled, "params": [*fixed, *drawn]}
 
 
-def _options(param: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the options of a drop-down: its name, their values, their words and their parts of a file's name."""
+def _options(param: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Yield the options of a drop-down: its part of a file's name, its words, and the parameter with its value."""
     bind = param["bind"]
-    labels = list(map(str, bind["labels"]))
-    return [
-        {"name": param["name"], "value": value, "said": bind["name"] + label, "part": part}
-        for value, label, part in zip(
-            bind["options"], labels, file_names(labels).values(), strict=True
-        )
-    ]
+    files = file_names(map(str, bind["labels"]))
+    for value, (label, part) in zip(bind["options"], files.items(), strict=True):
+        yield part, bind["name"] + label, {"name": param["name"], "value": value}

@@ -6,12 +6,12 @@ A mark is a sign and words beside its colour, so that nothing rests on colour al
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 from rich.text import Text
 
+from identilens.charts.figures import own_file
 from identilens.charts.labels import visible_text, word_pieces
 from identilens.charts.palette import LIGHT
 
@@ -85,7 +85,7 @@ class TokenLine:
         return line
 
     def html(self) -> str:
-        """Return the line as an element of a page that has `style`."""
+        """Return the line as an element of a page that has the style sheet of lines."""
         legend = [_span(mark, f"{mark.sign} {mark.label}", value) for mark, value in self.legend]
         tokens = [
             ("<wbr>" if inside else " ")
@@ -116,18 +116,15 @@ def first_tokens(title: str, rows: pl.DataFrame) -> tuple[str, pl.DataFrame]:
     return title + more, rows.head(LONGEST)
 
 
-def style() -> str:
-    """Return the style sheet of lines; colours come from the variables of the page."""
-    return (Path(__file__).parent / "templates" / "token_lines.css").read_text(encoding="utf-8")
-
-
 def notebook_html(lines: Sequence[TokenLine]) -> str:
     """Return lines with their style, on a light ground of their own: a notebook's look is not known."""
     if not lines:
         return ""
     colors = "".join(f"--{name}: {color}; " for name, color in LIGHT.variables.items())
     ground = "background: var(--surface); color: var(--ink); padding: 0.5rem;"
-    return f'<style>{style()}</style><div style="{colors}{ground}">{"".join(line.html() for line in lines)}</div>'
+    figures = "".join(line.html() for line in lines)
+    style = f"<style>{own_file('token_lines.css')}</style>"
+    return f'{style}<div style="{colors}{ground}">{figures}</div>'
 
 
 def _span(mark: Mark, words: str, value: str, note: str = "") -> str:

@@ -1,8 +1,7 @@
 """Maps by query and key token, small enough to travel inside a page, for the viewer that draws them."""
 
-import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from torch import Tensor
 
 from identilens.charts.labels import visible_text
 from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace, packed_matrix, packed_space
-from identilens.charts.palette import DARK, LIGHT
 
 MAP_BUDGET = 8_000_000
 """Characters of a page that may be spent on maps."""
@@ -64,11 +62,11 @@ def map_characters(bits: int) -> int:
 def fitting(maps: Sequence[TokenMap], budget: int) -> list[TokenMap]:
     """Return the maps that fit into so many characters, the most interesting first to be taken, in their order."""
     kept = set()
-    for place in sorted(range(len(maps)), key=lambda place: -maps[place].interest):
-        if maps[place].characters <= budget:
-            budget -= maps[place].characters
-            kept.add(place)
-    return [one for place, one in enumerate(maps) if place in kept]
+    for one in sorted(maps, key=lambda one: -one.interest):
+        if one.characters <= budget:
+            budget -= one.characters
+            kept.add(id(one))
+    return [one for one in maps if id(one) in kept]
 
 
 def viewer_data(maps: Sequence[TokenMap]) -> dict[str, Any]:
@@ -80,11 +78,11 @@ def viewer_data(maps: Sequence[TokenMap]) -> dict[str, Any]:
 
     rows = [
         {
-            "choices": dict(one.choices),
+            "choices": one.choices,
             "note": one.note,
             "layers": {name: packed_matrix(matrix) for name, matrix in one.layers.items()},
             "space": one.space and packed_space(one.space),
-            "differences": {name: list(pair) for name, pair in one.differences.items()},
+            "differences": one.differences,
             "queries": place(one.queries),
             "keys": place(one.keys),
         }
@@ -94,7 +92,7 @@ def viewer_data(maps: Sequence[TokenMap]) -> dict[str, Any]:
     rules = next((one.space.rules for one in maps if one.space), None)
     return {
         "maps": rows,
-        "tokens": [list(names) for names in tokens],
+        "tokens": list(tokens),
         "first": first,
         "rules": rules,
     }
@@ -109,11 +107,4 @@ def viewer_script() -> str:
         '"use strict";\n(() => {\n'
         + "".join(parts)
         + "Object.assign(window, { tokenMaps, inflated, made });\n})();\n"
-    )
-
-
-def looks_script() -> str:
-    """Return a script that defines ``identilensLooks``, the colours of the viewer in the light and the dark look."""
-    return (
-        f"window.identilensLooks = {json.dumps({'light': asdict(LIGHT), 'dark': asdict(DARK)})};\n"
     )

@@ -9,7 +9,7 @@ import polars as pl
 from polars import selectors
 
 from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import Charts, choose_present
+from identilens.charts.kit import Charts, choose
 from identilens.charts.page import Section
 
 _CHOICES = ("kind", "measure")
@@ -86,7 +86,7 @@ class View:
         labels = {one: result.label(one) for one in frame.columns}
         chart = self.draw(frame, *columns, title=title, labels=labels, also=also, **self.look)
         for one in choices:
-            chart = choose_present(chart, frame, one, labels[one])
+            chart = choose(chart, frame, one, labels[one])
         return {name: chart}
 
     def section(self, name: str, result: Any) -> Section | None:
@@ -102,7 +102,7 @@ class View:
             " ".join(result.said(self.title)),
             result.said(self.text),
             list(charts.values()),
-            frame.rename({one: result.label(one) for one in named}) if len(frame) else None,
+            frame.rename({one: result.label(one) for one in named}),
             maps,
             " ".join(f"{one}." for one in map(result.meaning, named) if ": " in one),
             lines,

@@ -9,7 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from cyclopts import App, CycloptsError, Group, Token
+from cyclopts import App, CycloptsError, Group
+from cyclopts.config import Dict
 
 from identilens.errors import CheckFailedError, IdentilensError, InputError, SettingError
 from identilens.reproduce.registry import REPRODUCTIONS
@@ -22,48 +23,39 @@ _SOURCES = {"--text", "--file", "--dataset", "--image", "--prompt", "--chat"}
 """Text sources; one on the command line replaces all of the file's."""
 
 
-def add_from_file(_app: Any, command: tuple[str, ...], arguments: Any) -> None:
+def add_from_file(app: App, command: tuple[str, ...], arguments: Any) -> None:
     """Give each option of a command that was not typed its value in the file of ``--config``, if one is named.
 
+    Those at the top of the file are for every command, those under a command's name are that command's.
+
     Raises:
-        InputError: If the file cannot be read, has keys that are no options, or wants to run a checkpoint's code.
+        InputError: If the file cannot be read, has no options of the command, or wants to run a checkpoint's code.
+        CycloptsError: If it has keys that are no options.
     """
-    options = {name: argument for argument in arguments for name in argument.names}
-    if _OPTION not in options or not options[_OPTION].tokens:
+    typed = {name: one.tokens for one in arguments if one.tokens for name in one.names}
+    if _OPTION not in typed:
         return
-    file = Path(options[_OPTION].tokens[0].value)
-    values = _options_in(file, command)
-    if any(options[name].tokens for name in _SOURCES & options.keys()):
-        values = {name: value for name, value in values.items() if name not in _SOURCES}
-    for name, value in values.items():
-        argument = options.get(name)
-        if argument is None or name == _OPTION:
-            raise InputError(f"{file}: {' '.join(command)} has no option {name}: see --help.")
-        if argument.tokens:
-            continue
-        if name == "--trust-remote-code" and value:
-            raise InputError(
-                f"{file}: a file does not let code of a checkpoint run. Type {name} if you trust it."
-            )
-        for index, one in enumerate(value if isinstance(value, list) else [value]):
-            word = str(one).lower() if isinstance(one, bool) else str(one)
-            argument.append(Token(keyword=name, value=word, source=str(file), index=index))
-
-
-def _options_in(file: Path, command: tuple[str, ...]) -> dict[str, Any]:
-    """Return the options for a command: those at the top of the file, and over them those under its name."""
-    content = read_toml(file)
-    shared = {name: value for name, value in content.items() if not isinstance(value, dict)}
-    own: dict[str, Any] = content
+    file = Path(typed[_OPTION][0].value)
+    own = content = read_toml(file)
+    values = {name: value for name, value in content.items() if not isinstance(value, dict)}
     for word in command:
         own = own.get(word, {})
-    options = {f"--{name.replace('_', '-')}": value for name, value in {**shared, **own}.items()}
-    if not options:
+    values |= own
+    if not values:
         raise InputError(
             f"{file} has no options of {' '.join(command)}: those under a command's name are that command's. Move "
             "model, file and others that every command may read above the first [name]."
         )
-    return options
+    if _SOURCES & typed.keys():
+        values = {name: value for name, value in values.items() if f"--{name}" not in _SOURCES}
+    flag = "--trust-remote-code"
+    if values.get("trust_remote_code") and flag not in typed:
+        raise InputError(
+            f"{file}: a file does not let code of a checkpoint run. Type {flag} if you trust it."
+        )
+    for word in reversed(command):
+        values = {word: values}
+    Dict(values, source=str(file))(app, command, arguments)
 
 
 QUESTIONS = Group("Questions", sort_key=0)
@@ -71,33 +63,33 @@ RESULTS = Group("Results", sort_key=1)
 HIDDEN = Group("Further commands", show=False)
 COMMANDS = {
     "explore": (
-        QUESTIONS,
         "identilens.cli.explore:explore",
         "A local web page: type a text, see a model's attention.",
+        QUESTIONS,
     ),
     "export": (
-        RESULTS,
         "identilens.cli.show:export",
         "A finished run as html, figures, json or csv.",
-    ),
-    "compare": (RESULTS, "identilens.cli.show:compare_runs", "Compare finished runs of one study."),
-    "verify": (
         RESULTS,
+    ),
+    "compare": ("identilens.cli.show:compare_runs", "Compare finished runs of one study.", RESULTS),
+    "verify": (
         "identilens.cli.show:verify_folder",
         "Repeat a finished run: are its tables identical.",
+        RESULTS,
     ),
     "check": (
-        RESULTS,
         "identilens.cli.show:check",
         "Check certificates by their own numbers alone.",
+        RESULTS,
     ),
     "selfcheck": (
-        HIDDEN,
         "identilens.cli.selfcheck:selfcheck",
         "Prove capture on a model, or list the model types.",
+        HIDDEN,
     ),
 }
-"""Commands that are not studies: heading in the help, module and function, and the help line."""
+"""Commands that are not studies: module and function, the help line, and the heading in the help."""
 SUBCOMMANDS = {
     "lab": "Models that the papers train, build or prune.",
     "lab dyck": "Dyck languages: models that solve the task with attention that does not show how.",
@@ -131,18 +123,17 @@ def make_app() -> App:
         group = None if parent else HIDDEN
         apps[name] = App(name=last, help=words, group=group, **_FORMATTED)
         apps[parent].command(apps[name])
-    for order, (name, entry) in enumerate(STUDIES.items()):
-        parent, _, last = name.rpartition(" ")
+    commands = dict(COMMANDS)
+    for name, entry in STUDIES.items():
         place = f"identilens.cli.commands:{name.replace(' ', '__').replace('-', '_')}"
-        group = HIDDEN if entry.research else QUESTIONS
-        group = None if parent else group
-        more = {"group": group, "sort_key": order + 1}
-        apps[parent].command(place, name=last, help=entry.help, **more, **_FORMATTED)
+        commands[name] = place, entry.help, HIDDEN if entry.research else QUESTIONS
     for name, words in REPRODUCTIONS.items():
         place = f"identilens.cli.reproductions:{name.replace('-', '_')}"
-        apps["reproduce"].command(place, name=name, help=words)
-    for order, (name, (group, place, words)) in enumerate(COMMANDS.items()):
-        app.command(place, name=name, help=words, group=group, sort_key=order, **_FORMATTED)
+        commands[f"reproduce {name}"] = place, words, HIDDEN
+    for order, (name, (place, words, group)) in enumerate(commands.items()):
+        parent, _, last = name.rpartition(" ")
+        more = {"group": None if parent else group, "sort_key": order}
+        apps[parent].command(place, name=last, help=words, **more, **_FORMATTED)
     return app
 
 

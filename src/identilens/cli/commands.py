@@ -35,20 +35,27 @@ def __getattr__(name: str) -> Callable[..., None]:
 
 def study_command(entry: Entry) -> Callable[..., None]:
     """Return the function whose parameters are the options of a study: of its inputs, its settings and the run."""
-    groups = [(name, *INPUTS[name]) for name in entry.takes]
+    groups = [
+        *((name, *INPUTS[name]) for name in entry.takes),
+        ("run", "Run", RunOptions),
+        ("settings", "Settings", resolve_name(entry.settings)),
+        ("prints", "What is printed", PrintOptions),
+        ("cluster", "Cluster", RayOptions),
+    ]
 
     def command(**given: Any) -> None:
         # cyclopts leaves out a group when none of its options was typed.
         given = {name: default() for name, _, default in groups if name not in given} | given
-        if "chats" in given:
-            given["chats"] = given["chats"].located()
-        run, prints = given["run"], given["prints"]
+        run, prints, settings = given["run"], given["prints"], given["settings"]
         if run.out is None and (run.resume or run.overwrite):
             raise InputError("--resume and --overwrite are for a folder: name it with --out.")
-        inputs = load_inputs(given, entry.takes, {})
+        inputs = load_inputs({name: given[name] for name in entry.takes})
         quiet_transformers()
-        options = [given[name] for name in entry.takes]
-        bound = bound_study(resolve_name(entry.place), inputs, given["settings"], options)
+        options = {}
+        for name in entry.takes:
+            options |= vars(given[name])
+        ordered = [inputs[name] for name in entry.takes]
+        bound = bound_study(resolve_name(entry.place), ordered, settings, options)
         shown = not (prints.json or prints.quiet)
         result = run_study(
             bound, out=run.out, progress=shown, ray=given["cluster"].chosen, **run.choices
@@ -60,13 +67,6 @@ def study_command(entry: Entry) -> Callable[..., None]:
         elif prints.json:
             print(result.to_json(report=report))
 
-    groups = [
-        *groups,
-        ("run", "Run", RunOptions),
-        ("settings", "Settings", resolve_name(entry.settings)),
-        ("prints", "What is printed", PrintOptions),
-        ("cluster", "Cluster", RayOptions),
-    ]
     return with_options(command, entry.help, groups)
 
 

@@ -3,7 +3,6 @@
 import sys
 import webbrowser
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -48,11 +47,12 @@ def explore(
         port: Port of the page; 0 for any that is free.
         browser: Open the page in the browser of this machine, where the command runs in a terminal.
     """
-    if find_spec("starlette") is None or find_spec("uvicorn") is None:
+    try:
+        server = import_module("identilens.explorer.server")
+    except ModuleNotFoundError as error:
         raise InputError(
             "the explorer needs two more packages. Install them with: pip install 'identilens[explorer]'"
-        )
-    server = import_module("identilens.explorer.server")
+        ) from error
     opened = server.opened_port(port, host)
     texts = [*text, *(str(one) for one in (read_texts(file) if file else ()))][:_MOST_TEXTS]
     load = {"device": device} if device else {}

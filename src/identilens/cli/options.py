@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
@@ -150,11 +150,10 @@ class ChatOptions(Settings):
     answer: str | None = None
     segment: Names = ()
 
-    def located(self) -> "ChatOptions":
-        """Return the options with the absolute path of a file of conversations."""
-        if self.chat is None or self.chat == "-" or self.chat.startswith(_JSON):
-            return self
-        return replace(self, chat=str(Path(self.chat).absolute()))
+    def check(self) -> None:
+        """Make the path of a file of conversations absolute."""
+        if self.chat not in (None, "-") and not self.chat.startswith(_JSON):
+            object.__setattr__(self, "chat", str(Path(self.chat).absolute()))
 
     def load(self) -> Sequence[Any]:
         """Return the conversations.
@@ -246,18 +245,12 @@ INPUTS = {
 """For each input of a study: the heading of its options in the help, and the group of options."""
 
 
-def load_inputs(
-    groups: Mapping[str, Any], takes: Sequence[str], given: Mapping[str, Any]
-) -> list[Any]:
-    """Return the inputs that a study takes, from their groups of options unless they are given.
+def load_inputs(groups: dict[str, Any]) -> dict[str, Any]:
+    """Return inputs from their groups of options.
 
     Texts are read first, so that errors in them appear before a model is loaded.
     """
-    inputs = {name: given[name] for name in takes if given.get(name) is not None}
-    for name in reversed(takes):
-        if name not in inputs:
-            inputs[name] = groups[name].load()
-    return [inputs[name] for name in takes]
+    return {name: groups[name].load() for name in reversed(groups)}
 
 
 def quiet_transformers() -> None:

@@ -6,12 +6,15 @@ from math import isnan
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich.table import Table
 
-from identilens.cli.options import ModelOptions, TextOptions, console
+from identilens.cli.later import called
+from identilens.cli.options import ModelOptions, TextOptions
 from identilens.errors import CheckFailedError, InputError, JoinedTextsError
 from identilens.runs.settings import Positive
-from identilens.runs.terminal import plain, say
+from identilens.runs.terminal import say
+
+frame_of = called("polars:DataFrame")
+print_table = called("identilens.runs.tables:print_table")
 
 _TEXTS = (
     "The keeper of the lighthouse wrote down every ship, although none had stopped there for years.",
@@ -54,13 +57,17 @@ def selfcheck(
     else:
         inputs = [list(range(3, 14)), list(range(5, 9))]
     checks = proof(lens, inputs, max_length)
-    view = Table(title=plain(f"selfcheck of {model.model}"))
-    for name in ("check", "figure", "limit", "result", "meaning"):
-        view.add_column(name, justify="right" if name in ("figure", "limit") else "left")
-    for check in checks:
-        result = "[green]passed[/]" if check.passed else "[bold red]failed[/]"
-        view.add_row(check.name, f"{check.figure:.2e}", f"{check.limit:.0e}", result, check.remark)
-    console.print(view)
+    rows = [
+        {
+            "check": check.name,
+            "figure": check.figure,
+            "limit": check.limit,
+            "result": "passed" if check.passed else "failed",
+            "meaning": check.remark,
+        }
+        for check in checks
+    ]
+    print_table(f"selfcheck of {model.model}", frame_of(rows))
     if not all(check.passed for check in checks):
         raise CheckFailedError("capture is not faithful on this model: do not trust its numbers.")
 

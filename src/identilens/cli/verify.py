@@ -11,10 +11,11 @@ import polars as pl
 from identilens.cli.options import INPUTS, load_inputs
 from identilens.errors import InputError
 from identilens.runs.provenance import differences
-from identilens.runs.request import Request
-from identilens.runs.settings import hints_of
+from identilens.runs.request import read_request
+from identilens.runs.result import Result
+from identilens.runs.settings import Settings, hints_of
 from identilens.runs.study import bound_study, run_study
-from identilens.studies.registry import study_named
+from identilens.studies.registry import STUDIES, study_named
 from identilens.studies.reports import load_result
 
 ROUNDING = 1e-9
@@ -58,12 +59,10 @@ def verify(
         >>> idl.verify(folder).is_empty()
         True
     """
-    first, given = load_result(folder), {"lens": lens, "texts": texts, "chats": chats}
-    study, groups = _options_of_run(Path(folder), first.analysis, given, trust_remote_code)
-    bound = bound_study(study, load_inputs(groups, study.takes, given), groups["settings"])
-    # Some runs write files beside their tables.
-    with TemporaryDirectory() as place:
-        again = run_study(bound, out=Path(place) / "again")
+    inputs = {"lens": lens, "texts": texts, "chats": chats}
+    given = {name: value for name, value in inputs.items() if value is not None}
+    first = load_result(folder)
+    again = _run_again(Path(folder), first.analysis, given, trust_remote_code)
     there, here = first.provenance, again.provenance
     if (
         there["model"].get("digest") != here["model"].get("digest")
@@ -80,13 +79,12 @@ def verify(
             continue
         for column, kind in columns.items():
             old, new = before[column], after[column]
-            row = {"table": name, "column": column, "differ": int(old.ne_missing(new).sum())}
+            row, differ = {"table": name, "column": column}, old.ne_missing(new)
             if kind.is_numeric():
                 apart, size = (new - old).abs(), old.filter(old.is_finite()).abs().max() or 0.0
-                close = (apart <= ROUNDING * size).fill_null(False)
-                differ = int((~(old.eq_missing(new) | close)).sum())
-                row |= {"largest": apart.max(), "size": size, "differ": differ}
-            rows.append(row)
+                differ &= ~(apart <= ROUNDING * size).fill_null(False)
+                row |= {"largest": apart.max(), "size": size}
+            rows.append({**row, "differ": int(differ.sum())})
     return pl.DataFrame(rows, schema=DIFFERENCES).filter(pl.col("differ") > 0)
 
 
@@ -100,28 +98,29 @@ DIFFERENCES = {
 """Columns of what `verify` finds."""
 
 
-def _options_of_run(
-    folder: Path, name: str, given: Mapping[str, Any], trusted: bool
-) -> tuple[Any, dict[str, Any]]:
-    """Return the study of a run, and its inputs and settings as groups of options; none for inputs that are given."""
-    request, study = Request.read(folder, name), study_named(name)
-    lost = [name for name in request.lost if given.get(name) is None]
+def _run_again(folder: Path, name: str, given: Mapping[str, Any], trusted: bool) -> Result:
+    """Return the result of a run's options, with the inputs that are given in place of its own."""
+    options, lost = read_request(folder, name)
+    lost = [one for one in lost if one not in given]
     if lost:
         raise InputError(
             f"the {' and '.join(lost)} of {folder} were given in Python and are not stored. Pass them: "
             f"identilens.verify(folder, {lost[0]}=...)."
         )
-    options: dict[str, Any] = {"trust_remote_code": False, **request.options}
-    if options["trust_remote_code"] and not trusted and given.get("lens") is None:
+    if options.get("trust_remote_code") and not trusted and "lens" not in given:
         raise InputError(
             f"the run of {folder} ran code of its checkpoint. Pass trust_remote_code=True if you trust that code."
         )
     options["trust_remote_code"] = trusted
-    groups = {}
-    for name in {"lens", *study.takes}:
-        kind = INPUTS[name][1]
-        own = {one: options.pop(one) for one in hints_of(kind) if one in options}
-        if name in study.takes and given.get(name) is None:
-            groups[name] = kind.of(None, own)
-    # What no input takes must be a setting of the study.
-    return study, {**groups, "settings": study.settings_type.of(None, options)}
+    study, takes = study_named(name), STUDIES[name].takes
+
+    def stored(kind: type[Settings]) -> Any:
+        return kind.of(None, {one: options[one] for one in hints_of(kind) if one in options})
+
+    missing = {one: stored(INPUTS[one][1]) for one in takes if one not in given}
+    inputs = {**given, **load_inputs(missing)}
+    settings = stored(study.settings_type)
+    bound = bound_study(study, [inputs[one] for one in takes], settings, {})
+    # Some runs write files beside their tables.
+    with TemporaryDirectory() as place:
+        return run_study(bound, out=Path(place) / "again")

@@ -20,9 +20,8 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from identilens.charts.figures import environment, own_file
-from identilens.charts.palette import DARK, LIGHT
-from identilens.charts.viewer import looks_script, viewer_script
+from identilens.charts.figures import document, looks, own_file
+from identilens.charts.viewer import viewer_script
 from identilens.errors import InputError
 from identilens.explorer.desk import Desk
 from identilens.explorer.work import (
@@ -196,24 +195,16 @@ def _held(desk: Desk, model: str, at: Measured) -> dict[str, Any]:
 
 
 def _style() -> str:
-    colors = (
-        environment()
-        .get_template("colors.css")
-        .render(looks={"light": LIGHT.variables, "dark": DARK.variables})
-    )
-    return "\n".join(
-        [
-            colors,
-            own_file("page.css"),
-            own_file("viewer.css"),
-            own_file("token_lines.css"),
-            _static("explorer.css"),
-        ]
-    )
+    own = map(own_file, ("page.css", "viewer.css", "token_lines.css"))
+    return "\n".join([document("colors.css"), *own, _static("explorer.css")])
 
 
 def _script() -> str:
     return '"use strict";\n(() => {\n' + _static("pane.js") + _static("explorer.js") + "})();\n"
+
+
+def _viewer() -> str:
+    return f"window.identilensLooks = {json.dumps(looks())};\n{viewer_script()}"
 
 
 def _static(name: str) -> str:
@@ -224,5 +215,5 @@ _FILES: dict[str, tuple[str, Callable[[], str]]] = {
     "": ("text/html", lambda: _static("explorer.html")),
     "explorer.css": ("text/css", _style),
     "explorer.js": ("text/javascript", _script),
-    "viewer.js": ("text/javascript", lambda: looks_script() + viewer_script()),
+    "viewer.js": ("text/javascript", _viewer),
 }

@@ -127,10 +127,6 @@ class Desk:
         finally:
             stopped.set()
 
-    def idle(self, model: str) -> None:
-        """Return once a model's worker has done all that it was asked for."""
-        self._workers[model].submit(lambda: None).result()
-
     def close(self) -> None:
         """Let the workers go."""
         for worker in self._workers.values():

@@ -24,7 +24,6 @@ from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import names_at, sides
 from identilens.models.substitution import ModelRun, Rows
-from identilens.models.token_names import token_names
 from identilens.runs.settings import coerce
 from identilens.studies import outcomes
 from identilens.studies.alternatives.answers import LARGEST, Aim, in_row, keep_answer
@@ -406,12 +405,9 @@ def _predictions(at: Measured, plain: ModelRun, run: ModelRun) -> dict[str, Any]
     tokens = before.topk(min(TOP, len(before))).indices.tolist()
     tokens = list(dict.fromkeys([*tokens, int(after.argmax())]))
     classes: Any = lens.model.config.id2label
+    names = lens.reader.names(tokens)
     if len(before) == len(classes):
         names = [str(classes[one]) for one in tokens]
-    elif lens.tokenizer is not None and len(before) == len(lens.tokenizer):
-        names = token_names(lens.tokenizer, tokens)
-    else:
-        names = map(str, tokens)
     rows = [
         {"token": visible_text(name), "before": float(before[one]), "after": float(after[one])}
         for name, one in zip(names, tokens, strict=True)

@@ -60,7 +60,7 @@ def sun2021(
         labels={"key_type": "Token type", "value": "Share received", "attention": "Attention"},
         title="Attention by token type, fine-tuned",
     )
-    charts = {"token_types": choose(chart, "task", "Task", list(settings.tasks))}
+    charts = {"token_types": choose(chart, long, "task", "Task")}
     return Reproduction(settings.recorded(), {"token_types": table}, findings, charts)
 
 

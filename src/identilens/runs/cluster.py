@@ -4,58 +4,28 @@ import logging
 import os
 import platform
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from identilens.errors import IdentilensError, InputError
-from identilens.runs.files import LOCK
+from identilens.errors import CheckFailedError, IdentilensError, InputError, first_line
+from identilens.runs.files import files_of
 from identilens.runs.folder import RunFolder
 from identilens.runs.provenance import Record, differences, provenance, version_changes
-from identilens.runs.settings import Settings
 
 _QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
 _WAITING = 2
 """Tasks for each core of the cluster that are handed out at the same time."""
 
+_NAMED = 3
+"""Parts that failed which an error names."""
 
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """The study whose parts are computed.
-
-    Attributes:
-        study: Class of the study.
-        inputs: Its inputs, or references with a method ``restored`` that returns them.
-        settings: Its settings.
-        record: Provenance of the run.
-        gpus: Number of GPUs that a task needs.
-    """
-
-    study: type
-    inputs: Sequence[Any]
-    settings: Settings
-    record: Record
-    gpus: int = 0
-
-
-@dataclass(frozen=True)
-class PartResult:
-    """The content of a part, and the files that it wrote into the run's folder; or the error if it failed.
-
-    Attributes:
-        content: The part, as `Output.content` returns it.
-        files: Contents of the files, by their paths in the folder.
-        error: Why there is no content.
-    """
-
-    content: bytes = b""
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    error: str = ""
-
+Job = tuple[Callable[..., Any], Sequence[Any], Any, Record]
+"""The class of a study, its inputs (or references with a method ``restored``), its settings, provenance of the run."""
 
 _LOADED: dict[str, tuple[Any, Record]] = {}
 """The study that this process has loaded for its tasks, and the provenance of its run, by the job's number."""
@@ -63,18 +33,12 @@ _LOADED: dict[str, tuple[Any, Record]] = {}
 
 @torch.autocast("cuda", enabled=False)
 @torch.autocast("cpu", enabled=False)
-def run_part(study: Any, record: Record, part: int) -> PartResult:
-    """Return a part of a study, which has an empty folder meanwhile."""
+def run_part(study: Any, record: Record, part: int) -> tuple[bytes, Mapping[str, bytes]]:
+    """Return the content of a part of a study, and of the files that it wrote into its folder by their paths there."""
     with tempfile.TemporaryDirectory(prefix="identilens-") as temporary:
         folder = Path(temporary)
         study.begin(RunFolder(folder, record))
-        content = study.run(part).content()
-        files = {
-            file.relative_to(folder).as_posix(): file.read_bytes()
-            for file in folder.rglob("*")
-            if file.is_file() and file.name != LOCK
-        }
-        return PartResult(content, files)
+        return study.run(part).content(), files_of(folder)
 
 
 def load_study(job: Job) -> Any:
@@ -83,10 +47,11 @@ def load_study(job: Job) -> Any:
     Raises:
         InputError: If it has other inputs or libraries here than in the driver.
     """
-    inputs = [item.restored() if hasattr(item, "restored") else item for item in job.inputs]
-    study = job.study(*inputs, settings=job.settings)
-    record = provenance(study.name, study.identity(), study.settings.recorded())
-    differs = differences(job.record, record) or version_changes(job.record, record)
+    kind, inputs, settings, before = job
+    loaded = [item.restored() if hasattr(item, "restored") else item for item in inputs]
+    study = kind(*loaded, settings=settings)
+    record = provenance(study.name, study.identity(), settings.recorded())
+    differs = differences(before, record) or version_changes(before, record)
     if differs:
         raise InputError(
             f"{platform.node()} has other inputs than the run was started with: {differs}. Save a model that was "
@@ -95,29 +60,40 @@ def load_study(job: Job) -> Any:
     return study
 
 
-def run_parts(job: Job, parts: Sequence[int], address: str) -> Iterator[tuple[int, PartResult]]:
-    """Yield each part as it is finished, or its error; a part that fails is tried once more.
+def run_on_cluster(
+    study: Any,
+    folder: RunFolder,
+    parts: Sequence[int],
+    count: Callable[[int], None],
+    address: str,
+) -> None:
+    """Write each part of a run as it is finished; a part that fails is tried once more.
 
     Args:
-        job: The study.
+        study: The study.
+        folder: Folder of the run.
         parts: Numbers of the parts.
+        count: Called with each part that is finished or has failed.
         address: Address of a running cluster, "auto" for that of this machine, or "local" for a new one on its cores.
 
     Raises:
         InputError: If ray is not installed, or the cluster cannot be reached.
+        CheckFailedError: If parts failed; all others are written.
     """
+    inputs = study.sent()
     try:
-        import ray
+        ray: Any = import_module("ray")
     except ImportError as error:
         raise InputError("ray=... needs: pip install 'identilens[ray]'.") from error
     started = not ray.is_initialized()
     if started:
         _connect(ray, address)
+    failed = []
     try:
-        task = ray.remote(num_cpus=1, num_gpus=job.gpus, max_retries=1, retry_exceptions=True)(
-            _task
-        )
-        shared = [ray.put(job)]
+        gpus = max((getattr(item, "gpus", 0) for item in inputs), default=0)
+        needs = {"num_cpus": 1, "num_gpus": gpus, "max_retries": 1, "retry_exceptions": True}
+        task = ray.remote(**needs)(_task)
+        shared = [ray.put((type(study), inputs, study.settings, folder.record))]
         most = _WAITING * max(1, int(ray.cluster_resources().get("CPU", 1)))
         todo, running = iter(parts), {}
         while True:
@@ -126,13 +102,24 @@ def run_parts(job: Job, parts: Sequence[int], address: str) -> Iterator[tuple[in
             if not running:
                 break
             (done,), _ = ray.wait(list(running), num_returns=1)
-            yield running.pop(done), _result(ray, done)
+            part = running.pop(done)
+            try:
+                folder.write_part(part, *ray.get(done))
+            except ray.exceptions.RayError as error:
+                failed.append(f"part {part}: {_reason(error)}")
+            count(part)
     finally:
         if started:
             ray.shutdown()
+    if failed:
+        more = f"; and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
+        raise CheckFailedError(
+            f"{len(failed)} of {len(study.sizes())} parts failed, each of them twice. "
+            f"{'; '.join(failed[:_NAMED])}{more}. All others are saved: resume=True computes those that failed."
+        )
 
 
-def _task(shared: Sequence[Any], part: int) -> PartResult:
+def _task(shared: Sequence[Any], part: int) -> tuple[bytes, Mapping[str, bytes]]:
     """Compute a part in a process of the cluster, which fetches and loads a job once."""
     import ray
 
@@ -140,18 +127,15 @@ def _task(shared: Sequence[Any], part: int) -> PartResult:
     if number not in _LOADED:
         _LOADED.clear()
         job: Any = ray.get(shared[0])
-        _LOADED[number] = load_study(job), job.record
+        _LOADED[number] = load_study(job), job[-1]
     return run_part(*_LOADED[number], part)
 
 
-def _result(ray: Any, done: Any) -> PartResult:
-    """Return what a task returned, or why it failed."""
-    try:
-        return ray.get(done)
-    except ray.exceptions.RayError as error:
-        cause = getattr(error, "cause", None) or error
-        kind = "" if isinstance(cause, IdentilensError) else f"{type(cause).__name__}: "
-        return PartResult(error=f"{kind}{cause}".splitlines()[0])
+def _reason(error: Exception) -> str:
+    """Return why a task failed, in a line."""
+    cause = getattr(error, "cause", None) or error
+    kind = "" if isinstance(cause, IdentilensError) else f"{type(cause).__name__}: "
+    return f"{kind}{cause}".splitlines()[0]
 
 
 def _connect(ray: Any, address: str) -> None:
@@ -160,5 +144,5 @@ def _connect(ray: Any, address: str) -> None:
     try:
         ray.init(address, **_QUIET)
     except (OSError, ValueError, RuntimeError) as error:
-        first = str(error).strip().splitlines()[0]
-        raise InputError(f"the Ray cluster {address} cannot be reached ({first}).") from error
+        why = first_line(error)
+        raise InputError(f"the Ray cluster {address} cannot be reached ({why}).") from error

@@ -3,12 +3,12 @@
 import io
 import json
 import os
-import shutil
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
@@ -42,12 +42,11 @@ class Manifest:
 
     def __init__(self, root: Path) -> None:
         self.root, self.file = root, root / MANIFEST
-        content = self.file.read_bytes() if self.file.is_file() else b""
+        known = self.file.is_file()
+        content = self.file.read_text(encoding="utf-8", errors="replace") if known else ""
         # A line that was cut off by a crash counts for nothing.
-        lines = content.decode("utf-8", "replace").split("\n")[:-1]
-        # No file outside of the folder is a run's.
-        inside = (line for line in lines if ".." not in line)
-        self.names: dict[str, None] = dict.fromkeys(inside)
+        lines = content.split("\n")[:-1]
+        self.names: dict[str, None] = dict.fromkeys(lines)
 
     def under(self, prefix: str) -> list[str]:
         """Return the names with a prefix, sorted."""
@@ -56,10 +55,8 @@ class Manifest:
     def add(self, name: str) -> None:
         """List a further name."""
         if name not in self.names:
-            with self.file.open("ab+") as stream:
-                stream.seek(0)
-                stream.truncate(stream.read().rfind(b"\n") + 1)
-                stream.write(f"{name}\n".encode())
+            with self.file.open("a", encoding="utf-8") as stream:
+                stream.write(f"{name}\n")
             self.names[name] = None
 
     def remove(self, prefix: str = "", keep: Collection[str] = ()) -> None:
@@ -96,16 +93,16 @@ class Manifest:
         temporary.replace(self.file)
 
     def remove_unfinished(self) -> None:
-        """Remove temporary files and folders of a killed process; those of joined runs stay."""
+        """Remove temporary files of a killed process; those of joined runs stay."""
         joined = [file.parent for file in self.root.glob(f"*/**/{MANIFEST}")]
         for path in list(self.root.rglob(f"*{TEMPORARY}")):
             if not any(folder in path.parents for folder in joined):
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
 
 
 @contextmanager
-def recording(manifest: Manifest | None) -> Iterator[None]:
-    """List every file that is written into the run's folder inside this context; None: list no files."""
+def recording(manifest: Manifest) -> Iterator[None]:
+    """List every file that is written into the run's folder inside this context."""
     token = _CURRENT.set(manifest)
     try:
         yield
@@ -126,46 +123,38 @@ def write_bytes(path: Path, content: bytes) -> None:
     Raises:
         OutputFolderError: If the disk is full or the folder cannot be written; ``path`` is unchanged.
     """
-    temporary = _temporary(path)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
     with translated_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             temporary.write_bytes(content)
-            _put_in_place(temporary, path)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            list_in_manifest(path)
+            temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
 
 
 def write_folder(path: Path, write: Callable[[Path], Any]) -> None:
-    """Let ``write`` fill a temporary folder beside ``path``, then rename each of its files into ``path``.
+    """Let ``write`` fill a temporary folder, then write each of its files into ``path``.
 
     Raises:
         OutputFolderError: As `write_bytes`.
     """
-    temporary = _temporary(path)
-    with translated_write_errors(path):
-        try:
-            temporary.mkdir(parents=True)
-            permissions = temporary.stat().st_mode & 0o666  # as the umask has it
-            write(temporary)
-            for file in sorted(entry for entry in temporary.rglob("*") if entry.is_file()):
-                file.chmod(permissions)
-                target = path / file.relative_to(temporary)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                _put_in_place(file, target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    with translated_write_errors(path), TemporaryDirectory(prefix="identilens-") as temporary:
+        write(Path(temporary))
+        for name, content in files_of(Path(temporary)).items():
+            write_bytes(path / name, content)
 
 
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}{TEMPORARY}")
-
-
-def _put_in_place(temporary: Path, path: Path) -> None:
-    with temporary.open("rb") as file:
-        os.fsync(file.fileno())
-    list_in_manifest(path)
-    temporary.replace(path)
+def files_of(folder: Path) -> dict[str, bytes]:
+    """Return the contents of all files of a folder but locks, by their paths in it."""
+    return {
+        file.relative_to(folder).as_posix(): file.read_bytes()
+        for file in sorted(folder.rglob("*"))
+        if file.is_file() and file.name != LOCK
+    }
 
 
 @contextmanager

@@ -138,21 +138,13 @@ class RunFolder:
 
     def has(self, part: int) -> bool:
         """Return whether a part of this run is complete."""
-        file = self._part(part)
-        with suppress(OutputFolderError):
-            Output.read(file)
-            return f"{_PARTS}{file.name}" in self.manifest.names
-        return False
+        return f"{_PARTS}{self._part(part).name}" in self.manifest.names
 
-    def write_part(self, part: int, content: bytes) -> None:
-        """Write the output of one part, as `Output.content` returns it."""
-        write_bytes(self._part(part), content)
-
-    def take(self, part: int, content: bytes, files: Mapping[str, bytes]) -> None:
-        """Write a part that was computed elsewhere, with the files that it wrote there."""
+    def write_part(self, part: int, content: bytes, files: Mapping[str, bytes]) -> None:
+        """Write the output of a part, as `Output.content` returns it, after files that it wrote elsewhere."""
         for name, written in files.items():
             write_bytes(self.path / name, written)
-        self.write_part(part, content)
+        write_bytes(self._part(part), content)
 
     def read(self, parts: Sequence[int]) -> Output:
         """Return the output of complete parts as one; its matrices are read when they are accessed."""

@@ -1,4 +1,4 @@
-"""Lines of text files, plain or compressed; the length of a line is bounded."""
+"""Lines of text files, plain or compressed."""
 
 import gzip
 import lzma
@@ -11,9 +11,6 @@ from typing import Any
 
 from identilens.errors import InputError
 from identilens.runs.settings import NonNegative
-
-MAX_TEXT_BYTES = 4 * 2**30
-"""Largest size of all texts together, and of a line."""
 
 MOST_CHARACTERS = 20_000
 """Largest number of characters of texts given in Python, or of conversations, that are stored with a run."""
@@ -37,19 +34,15 @@ def read_lines(file: Path, encoding: str = "utf-8") -> Iterator[tuple[str, str]]
     A file is decompressed if its name ends in .gz or .xz. Lines keep their ends; a byte order mark is skipped.
 
     Raises:
-        InputError: For a missing, damaged or unreadable file, a line of more than `MAX_TEXT_BYTES` characters, or one
-            that is not in the encoding; the message names the line.
+        InputError: For a missing, damaged or unreadable file, or a line that is not in the encoding; the message names
+            the line.
     """
     number = 0
     try:
         with _opened(file, "utf-8-sig" if encoding == "utf-8" else encoding) as stream:
-            while line := stream.readline(MAX_TEXT_BYTES + 1):
+            for line in stream:
                 number += 1
                 position = f"{file}, line {number}"
-                if len(line) > MAX_TEXT_BYTES:
-                    raise InputError(
-                        f"{position}: more than {MAX_TEXT_BYTES:,} characters. Put one text per line."
-                    )
                 if "\0" in line:
                     raise InputError(
                         f"{position}: a null character. If the file is UTF-16, pass encoding='utf-16'."

@@ -9,7 +9,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from identilens.runs.files import Manifest, write_json, write_tensors
-from identilens.runs.reading import errors_naming, read_json, tensor_names
+from identilens.runs.reading import errors_naming, read_json
 
 Matrices = Mapping[str, Tensor]
 """Matrices by name."""
@@ -56,9 +56,11 @@ class StoredMatrices(Matrices):
     """
 
     def __init__(self, files: Iterable[Path]) -> None:
-        self._files = {
-            key: file for file in files for key in tensor_names(file) if not key.startswith(TABLE)
-        }
+        self._files: dict[str, Path] = {}
+        for file in files:
+            with errors_naming(file), safe_open(file, framework="pt") as tensors:
+                names = [key for key in tensors.keys() if not key.startswith(TABLE)]  # noqa: SIM118
+            self._files |= dict.fromkeys(names, file)
 
     def __getitem__(self, key: str) -> Tensor:
         file = self._files[key]

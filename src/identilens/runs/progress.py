@@ -28,17 +28,14 @@ def watched(unit: str, progress: Progress | bool | None) -> Iterator[Progress | 
     if callable(progress) or progress is False or _drawn.get():
         yield progress if callable(progress) else None
         return
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    notebook = shell is not None and "IPKernelApp" in shell.config
     # None in programs without a console.
     none = sys.stderr is None
-    moves = notebook or (not none and sys.stderr.isatty())
-    times: dict[str, Any] = dict.fromkeys(("delay", "mininterval", "maxinterval"), EVERY)
+    moves = "ipykernel" in sys.modules or (not none and sys.stderr.isatty())
+    times = () if moves else ("delay", "mininterval", "maxinterval")
+    options: dict[str, Any] = dict.fromkeys(times, EVERY)
     token = _drawn.set(True)
     try:
-        with tqdm(
-            unit=f" {unit}", total=0, bar_format=_BAR, disable=none, **({} if moves else times)
-        ) as bar:
+        with tqdm(unit=f" {unit}", total=0, bar_format=_BAR, disable=none, **options) as bar:
 
             def update(done: int, total: int, note: str = "") -> None:
                 if not bar.total:

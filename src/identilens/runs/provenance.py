@@ -15,9 +15,6 @@ FORMAT = 1
 """Number of the form of a run's folder: a run of another number is neither read nor continued."""
 
 _LIBRARIES = ("identilens", "torch", "transformers", "numpy", "scipy", "polars")
-_MOST_TEXTS = 10_000
-"""Largest number of texts whose digests a record lists one by one."""
-
 _MOST = 3
 """Largest number of differences that are named."""
 
@@ -51,7 +48,12 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
 
     options = {**settings, **identity.settings}
     seed = options.pop("seed", identity.seed)
-    hashes = _hashes(identity.texts)
+    hashes = [
+        text.hex()
+        if isinstance(text, bytes)
+        else hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        for text in identity.texts
+    ]
     model = dict(identity.model)
     run = {"analysis": analysis, "model": model, "texts": hashes, "settings": options, "seed": seed}
     canonical = json.dumps(run, sort_keys=True, default=str)
@@ -68,22 +70,6 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
         "processor": f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads",
         "texts": {"count": len(identity.texts), "sha256": hashes},
     }
-
-
-def _hashes(texts: Sequence[str] | Sequence[bytes]) -> list[str]:
-    """Return the digest of each text, or of very many texts one digest of all."""
-    digests = (
-        text
-        if isinstance(text, bytes)
-        else hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
-        for text in texts
-    )
-    if len(texts) <= _MOST_TEXTS:
-        return [digest.hex() for digest in digests]
-    whole = hashlib.sha256()
-    for digest in digests:
-        whole.update(digest)
-    return [whole.hexdigest()]
 
 
 def subject(record: Record) -> str:
@@ -110,18 +96,14 @@ def differences(previous: Record, record: Record) -> str:
     """Return the differences of the run that a folder contains from this one, a few of them if there are many."""
 
     def facts(run: Record) -> dict[str, Any]:
-        model = {f"model {name}": value for name, value in run["model"].items()}
-        texts = {
-            f"digest {number} of texts": digest
-            for number, digest in enumerate(run["texts"]["sha256"])
-        }
+        digests = enumerate(run["texts"]["sha256"])
         return {
             "the analysis": run["analysis"],
             **run["settings"],
-            **model,
+            **{f"model {name}": value for name, value in run["model"].items()},
             "seed": run["seed"],
             "number of texts": run["texts"]["count"],
-            **texts,
+            **{f"digest {number} of texts": digest for number, digest in digests},
         }
 
     lines = changed(facts(previous), facts(json.loads(json.dumps(record, default=str))))

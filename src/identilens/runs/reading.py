@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
@@ -27,17 +27,6 @@ _ERRORS = (
     pl.exceptions.PanicException,
 )
 """What libraries raise for damaged files."""
-
-_RECORD = {
-    "analysis",
-    "fingerprint",
-    "model",
-    "settings",
-    "texts",
-    "libraries",
-    "finished",
-}
-"""What every provenance has."""
 
 
 @contextmanager
@@ -76,12 +65,6 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         return load(file.read_bytes())
 
 
-def tensor_names(file: Path) -> list[str]:
-    """Return the names of the tensors of a file of a run."""
-    with errors_naming(file), safe_open(file, framework="pt") as tensors:
-        return list(tensors.keys())
-
-
 def read_record(folder: Path) -> Record | None:
     """Return the provenance of the run that a folder contains, or None.
 
@@ -93,7 +76,7 @@ def read_record(folder: Path) -> Record | None:
         if not file.is_file():
             return None
         record = json.loads(file.read_bytes())
-    if not isinstance(record, dict) or not record.keys() >= _RECORD:
+    if not isinstance(record, dict) or "finished" not in record:
         raise OutputFolderError(f"{file} was not written by identilens. Choose another folder.")
     if record.get("format") != FORMAT:
         raise OutputFolderError(

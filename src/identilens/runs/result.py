@@ -16,7 +16,7 @@ from rich.console import Console
 from identilens.charts.kit import Charts
 from identilens.charts.labels import said
 from identilens.charts.notebook import folded_maps
-from identilens.charts.page import Page, Section, citation, table_html, write_page
+from identilens.charts.page import Section, citation, render_page, table_html
 from identilens.charts.save import save_charts
 from identilens.charts.token_lines import TokenLine, notebook_html
 from identilens.charts.viewer import TokenMap
@@ -216,23 +216,14 @@ class Result(ABC):
             print_table(title, frame)
 
     @classmethod
-    def of(
-        cls: type[R],
-        tables: Tables,
-        record: Record,
-        matrices: Matrices | None = None,
-        tokens: Mapping[int, Tokens] | None = None,
-        folder: Path | None = None,
-    ) -> R:
-        """Return the result with these tables; a missing table is empty."""
+    def of(cls: type[R], tables: Tables, record: Record, **fields: Any) -> R:
+        """Return the result with these tables and other fields; a missing table is empty."""
         schemas = {name: pl.Schema(columns) for name, columns in cls.schema.items()}
         frames = {
             name: tables.get(name, pl.DataFrame(schema=schema)).cast(schema)
             for name, schema in schemas.items()
         }
-        return cls(
-            **frames, provenance=record, matrices=matrices or {}, tokens=tokens or {}, folder=folder
-        )
+        return cls(**frames, provenance=record, **fields)
 
     def save(self, folder: str | Path) -> None:
         """Write the result as a folder that `load` reads; the provenance is written last.
@@ -258,7 +249,7 @@ class Result(ABC):
             name for name in cls.schema if name == "table" or f"{name}.parquet" in manifest.names
         ]
         tables = {name: read_table(path / f"{name}.parquet", cls.schema[name]) for name in names}
-        return cls.of(tables, record, stored, tokens, path)
+        return cls.of(tables, record, matrices=stored, tokens=tokens, folder=path)
 
     def to_html(self, path: str | Path) -> Path:
         """Write the report as one self-contained HTML file and return its path.
@@ -266,16 +257,9 @@ class Result(ABC):
         Raises:
             OutputFolderError: If the file cannot be written.
         """
-        finding = self.summary()
-        page = Page(
-            self.title,
-            self.subject(),
-            finding.text.splitlines(),
-            finding.headline,
-            self.provenance,
-            self.sections(),
-        )
-        return write_page(page, path)
+        target = Path(path)
+        write_text(target, render_page(self))
+        return target
 
     def save_figures(
         self, folder: str | Path, formats: Sequence[str] = ("png", "svg", "pdf")

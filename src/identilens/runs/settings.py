@@ -1,8 +1,9 @@
 """Settings of a study: one frozen dataclass that contains each option's default, range and help."""
 
+import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, astuple, dataclass, fields
 from functools import cache
 from numbers import Integral, Real
@@ -91,15 +92,12 @@ class Settings:
 
     def recorded(self) -> dict[str, Any]:
         """Return the settings that change the numbers, ready for JSON."""
-        recorded = {}
-        for name, hint in hints_of(type(self)).items():
-            value = getattr(self, name)
-            if NOT_RECORDED in getattr(hint, "__metadata__", ()):
-                continue
-            recorded[name] = list(value) if isinstance(value, tuple) else value
-            if isinstance(value, Path):
-                recorded[name] = str(value)
-        return recorded
+        values = {
+            name: getattr(self, name)
+            for name, hint in hints_of(type(self)).items()
+            if NOT_RECORDED not in hint.__metadata__
+        }
+        return json.loads(json.dumps(values, default=str))
 
     def values_of(self, settings: type["Settings"]) -> dict[str, Any]:
         """Return the values of the fields that other settings have too, by name."""
@@ -164,9 +162,8 @@ def coerce(name: str, hint: Any, value: Any) -> Any:
         if isinstance(value, str) and LIST in metadata:
             make = float if element is float else str.strip
             values = parse_numbers(value) if element is int else [*map(make, value.split(","))]
-        single = isinstance(values, str | Real | Path)
-        single |= WORDED in metadata and not isinstance(values, list | tuple)
-        values = dict.fromkeys((values,) if single else values)
+        several = isinstance(values, Iterable) and not isinstance(values, str)
+        values = dict.fromkeys(values if several else (values,))
     except (ValueError, TypeError):
         expected = _EXPECTED.get(element, "as one value or several")
         raise SettingError(name, expected, value) from None
@@ -184,6 +181,7 @@ _KINDS: dict[Any, tuple[Any, str]] = {
     float: (Real, "as a number"),
     bool: (bool, "to be True or False"),
     str: (str, "as text"),
+    Path: ((str, Path), "as a path"),
 }
 _BOUNDS = {Ge: (ge, "of at least"), Gt: (gt, "above"), Le: (le, "of at most"), Lt: (lt, "below")}
 
@@ -192,16 +190,12 @@ def _scalar(name: str, kind: Any, metadata: tuple[Any, ...], value: Any) -> Any:
     """Return a single value converted to its type and checked."""
     make: Any = kind
     kinds, words = _KINDS.get(kind, (object, ""))
-    is_number = kind in (int, float)
-    is_truth = is_number and isinstance(value, bool)
-    try:
-        if kind is Path or (is_number and isinstance(value, kinds) and not is_truth):
-            # A number may be one of numpy.
-            value = make(value)
-    except (ValueError, TypeError, OverflowError):
-        raise SettingError(name, "as a path or a number", value) from None
+    is_truth = isinstance(value, bool) and kind in (int, float)
     if is_truth or not isinstance(value, kinds):
         raise SettingError(name, words, value)
+    if kind in (int, float, Path):
+        # A number may be one of numpy.
+        value = make(value)
     if kind is float and not math.isfinite(value):
         raise SettingError(name, "as a finite number", value)
     choices = get_args(kind)

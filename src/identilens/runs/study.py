@@ -3,21 +3,21 @@
 import inspect
 from abc import ABC, abstractmethod
 from collections import ChainMap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import is_dataclass
-from itertools import takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, Generic, TypeVar, get_type_hints
 
 import torch
 
-from identilens.errors import CheckFailedError, InputError
-from identilens.runs.cluster import Job, run_parts
+from identilens.errors import InputError
+from identilens.runs.cluster import run_on_cluster
 from identilens.runs.files import list_in_manifest
 from identilens.runs.folder import Output, RunFolder
 from identilens.runs.progress import Progress, watched
 from identilens.runs.provenance import Identity, provenance
-from identilens.runs.request import Request
+from identilens.runs.request import input_options, write_request
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings
 from identilens.runs.tables import Tables
@@ -25,9 +25,6 @@ from identilens.runs.texts import read_texts
 
 S = TypeVar("S", bound=Settings)
 R = TypeVar("R", bound=Result)
-
-_NAMED = 3
-"""Parts that failed which an error names."""
 
 
 class Study(ABC, Generic[S, R]):
@@ -39,7 +36,6 @@ class Study(ABC, Generic[S, R]):
     Attributes:
         name: Name of the study in provenance and on the command line, such as ``"audit"``.
         unit: The unit that progress counts.
-        takes: Names of the constructor's arguments before the settings.
         settings_type: Class of the settings.
         result_type: Class of the result.
         alone: Reason why its parts cannot be tasks of a Ray cluster; empty if they can.
@@ -47,13 +43,12 @@ class Study(ABC, Generic[S, R]):
         folder: Folder of the run, set by `begin`; None in memory.
         listener: Function called with notes on the progress.
         inputs: The constructor's arguments without the settings.
-        request: The options with which the run can be repeated.
+        options: Inputs and settings as options, with which the run can be repeated.
         parts: What each part is about.
     """
 
     name: ClassVar[str]
     unit: str = "texts"
-    takes: ClassVar[tuple[str, ...]] = ("lens", "texts")
     settings_type: ClassVar[type[Settings]]
     result_type: ClassVar[type[Result]]
     leaves: str = ""
@@ -62,7 +57,7 @@ class Study(ABC, Generic[S, R]):
     folder: Path | None = None
     listener: Callable[[str, int], None] | None = None
     inputs: tuple[Any, ...] = ()
-    request: Request | None = None
+    options: Mapping[str, Any] = MappingProxyType({})
     settings: S
     parts: Sequence[Any] = ()
 
@@ -111,17 +106,16 @@ class Study(ABC, Generic[S, R]):
 
 def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     """Return the function that runs a study; its arguments are inputs, settings by name, and options of the run."""
-    positional = list(
-        takewhile(lambda one: one.name != "settings", inspect.signature(study).parameters.values())
-    )
+    *positional, _ = inspect.signature(study).parameters.values()
+    names = [one.name for one in positional]
     hints = get_type_hints(study.settings_type)
     common = dict(list(inspect.signature(run_study).parameters.items())[1:])
 
     def run(*inputs: Any, settings: Settings | None = None, **options: Any) -> R:
-        inspect.Signature(positional).bind(*inputs)
-        if study.takes[:1] == ("lens",) and not hasattr(inputs[0], "capture"):
+        lens = next(iter(inputs), None)
+        if names[:1] == ["lens"] and not hasattr(lens, "capture"):
             raise InputError(
-                f"expected a Lens first; got {type(inputs[0]).__name__}. Make one with identilens.load(id or folder), "
+                f"expected a Lens first; got {type(lens).__name__}. Make one with identilens.load(id or folder), "
                 "or with identilens.Lens(model, tokenizer) from a model in memory."
             )
         how = {name: options.pop(name) for name in common if name in options}
@@ -129,7 +123,8 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
             read_texts(one) if isinstance(one, Iterator) or hasattr(one, "column_names") else one
             for one in inputs
         ]
-        return run_study(bound_study(study, read, study.settings_type.of(settings, options)), **how)
+        chosen = study.settings_type.of(settings, options)
+        return run_study(bound_study(study, read, chosen, input_options(names, read)), **how)
 
     fields, shown = inspect.signature(study.settings_type).parameters, inspect.signature(run)
     settings = [field.replace(annotation=hints[name]) for name, field in fields.items()]
@@ -144,16 +139,12 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
 
 
 def bound_study(
-    study: Any, inputs: Sequence[Any], settings: Settings, groups: Sequence[Settings] | None = None
+    study: Any, inputs: Sequence[Any], settings: Settings, options: Mapping[str, Any]
 ) -> Any:
-    """Return a study with its inputs, which it also stores as they were given: in Python, or as options."""
+    """Return a study with its inputs, which it also stores as they are and as options."""
     made = study(*inputs, settings=settings)
     made.inputs = tuple(inputs)
-    options = {}
-    for group in (*(groups or ()), settings):
-        options |= group.values_of(type(group))
-    given = () if groups is not None else inputs
-    made.request = Request.of(study.name, study.takes, given, options)
+    made.options = {**options, **vars(settings)}
     return made
 
 
@@ -209,78 +200,44 @@ def run_study(
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
         with watched(study.unit, progress) as report:
-            study.begin(None)
-            parts, outputs = range(len(study.sizes())), []
-            count = _counter(study, report, parts)
-            for part in parts:
-                outputs.append(study.run(part))
-                count(part)
-            whole = _finished(study, Output.joined(outputs))
-        return study.shown(kind.of(whole.tables, record, whole.matrices, whole.tokens), None)
+            whole = _output(study, None, report, ray)
+        result = kind.of(whole.tables, record, matrices=whole.matrices, tokens=whole.tokens)
+        return study.shown(result, None)
     path = Path(out)
     folder = RunFolder.open(path, record, resume=resume, overwrite=overwrite)
     list_in_manifest(path, "/")
     with folder:
         if not folder.finished:
+            write_request(path, study.name, study.options)
             with watched(study.unit, progress) as report:
-                _into_folder(study, folder, report, ray)
+                folder.finish(_output(study, folder, report, ray))
         return study.shown(kind.load(path), path)
 
 
-def _finished(study: Study[Any, Any], whole: Output) -> Output:
-    """Return the output of a run from that of all its parts."""
+def _output(
+    study: Study[Any, Any], folder: RunFolder | None, progress: Progress | None, ray: bool | str
+) -> Output:
+    """Return the output of a run from that of its parts, of which a folder may have some."""
+    study.begin(folder)
+    parts, outputs = range(len(study.sizes())), []
+    missing = [part for part in parts if folder is None or not folder.has(part)]
+    count = _counter(study, progress, missing)
+    if folder is None:
+        for part in missing:
+            outputs.append(study.run(part))
+            count(part)
+        whole = Output.joined(outputs)
+    else:
+        if ray and missing:
+            run_on_cluster(study, folder, missing, count, "local" if ray is True else ray)
+        else:
+            for part in missing:
+                folder.write_part(part, study.run(part).content(), {})
+                count(part)
+        whole = folder.read(parts)
     last = study.finish(whole.tables)
     matrices = ChainMap(dict(last.matrices), whole.matrices)  # pyright: ignore[reportArgumentType] read only
     return Output(last.tables, matrices, {**whole.tokens, **last.tokens})
-
-
-def _into_folder(
-    study: Study[Any, Any], folder: RunFolder, progress: Progress | None, ray: bool | str
-) -> None:
-    if study.request is not None:
-        study.request.write(folder.path)
-    study.begin(folder)
-    parts = range(len(study.sizes()))
-    missing = [part for part in parts if not folder.has(part)]
-    count = _counter(study, progress, missing)
-    if ray and missing:
-        _on_cluster(study, folder, missing, count, "local" if ray is True else ray)
-    else:
-        for part in missing:
-            folder.write_part(part, study.run(part).content())
-            count(part)
-    folder.finish(_finished(study, folder.read(parts)))
-
-
-def _on_cluster(
-    study: Study[Any, Any],
-    folder: RunFolder,
-    missing: Sequence[int],
-    count: Callable[[int], None],
-    address: str,
-) -> None:
-    """Compute the missing parts on a cluster; raises CheckFailedError if parts failed, all others being saved."""
-    inputs = study.sent()
-    job = Job(
-        study=type(study),
-        inputs=inputs,
-        settings=study.settings,
-        record=folder.record,
-        gpus=max((getattr(item, "gpus", 0) for item in inputs), default=0),
-    )
-    failed = []
-    for part, result in run_parts(job, missing, address):
-        if result.error:
-            failed.append(f"part {part}: {result.error}")
-        else:
-            folder.take(part, result.content, result.files)
-        count(part)
-    if failed:
-        more = f"; and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
-        raise CheckFailedError(
-            f"{len(failed)} of {len(study.sizes())} parts failed, each of them twice. "
-            f"{'; '.join(failed[:_NAMED])}{more}. All others are saved: resume=True computes those that failed."
-        )
 
 
 def _counter(

@@ -99,8 +99,3 @@ def ends(digits: int) -> list[pl.Expr]:
     low, high = pl.col("lo") * unit + room, pl.col("hi") * unit - room
     # Whole numbers have no negative zero.
     return [one.cast(pl.Int64) / unit for one in (low.floor(), high.ceil())]
-
-
-def percent(share: Any) -> str:
-    """Return a share in words, with one decimal; nothing for None."""
-    return "" if share is None else f"{100 * share:.1f} %"

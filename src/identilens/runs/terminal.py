@@ -6,12 +6,12 @@ from rich.text import Text
 
 def printable(text: str, kept: str = "") -> str:
     """Return text with its control and direction characters written out, except for those that are ``kept``."""
-    return "".join(mark if mark.isprintable() or mark in kept else escaped(mark) for mark in text)
-
-
-def escaped(mark: str) -> str:
-    """Return a character as an escape sequence of Python."""
-    return mark.encode("unicode_escape").decode("ascii")
+    return "".join(
+        mark
+        if mark.isprintable() or mark in kept
+        else mark.encode("unicode_escape").decode("ascii")
+        for mark in text
+    )
 
 
 def plain(words: object) -> Text:

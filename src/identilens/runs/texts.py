@@ -1,4 +1,4 @@
-"""Texts from files, data sets and iterables; the size of what is read is bounded."""
+"""Texts from files, data sets and iterables."""
 
 import csv
 import json
@@ -9,21 +9,10 @@ from typing import Any
 
 import polars as pl
 
-from identilens.errors import InputError
+from identilens.errors import InputError, first_line
 from identilens.runs.conllu import read_conllu
-from identilens.runs.lines import (
-    MAX_TEXT_BYTES,
-    Limit,
-    kind_of,
-    read_lines,
-)
+from identilens.runs.lines import Limit, kind_of, read_lines
 from identilens.runs.settings import Names, coerce
-
-_ROWS = 10_000
-"""Rows of a parquet file that are read at a time."""
-
-_LEAST = 64
-"""Bytes that each text counts, so that an iterator that never ends reaches its limit."""
 
 _TABLES = {".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc}
 """Kinds of files that polars scans."""
@@ -74,8 +63,7 @@ def read_texts(
 
     Raises:
         InputError: For a missing or unreadable file, one without texts, a wrong encoding, a missing column, an empty
-            text, a text that is too long, more bytes than allowed, or a line that is not a pair although pairs are
-            expected. The message names the line.
+            text, or a line that is not a pair although pairs are expected. The message names the line.
 
     Examples:
         >>> import identilens as idl
@@ -93,8 +81,8 @@ def read_texts(
         if kind_of(file) == ".conllu":
             texts: Iterable[Any] = read_conllu(file, limit)
         else:
-            texts = _texts(_file_rows(file, columns, encoding), columns)
-        read = Texts(_bounded(islice(texts, limit)))
+            texts = _texts(_file_rows(file, columns, encoding, limit), columns)
+        read = Texts(islice(texts, limit))
         if not read:
             raise InputError(f"{source} contains no texts.")
         read.load_options = {"file": file, "column": columns, "encoding": encoding, "limit": limit}
@@ -104,8 +92,7 @@ def read_texts(
         raise InputError(
             f"expected a file, a data set or a list of texts; got {type(source).__name__}."
         )
-    texts = _given(source, columns or ["text"])
-    return list(_bounded(islice(texts, limit)))
+    return list(islice(_given(source, columns or ["text"]), limit))
 
 
 def _given(source: Iterable[Any], columns: Sequence[str]) -> Iterator[Any]:
@@ -115,19 +102,6 @@ def _given(source: Iterable[Any], columns: Sequence[str]) -> Iterator[Any]:
             yield from _texts(iter([(f"row {number}", text)]), columns)
         else:
             yield text
-
-
-def _bounded(texts: Iterable[Any]) -> Iterator[Any]:
-    """Yield texts until they have more bytes than allowed: an iterator may have no end."""
-    left = MAX_TEXT_BYTES
-    for number, text in enumerate(texts):
-        parts = text if isinstance(text, tuple) else (text,)
-        left -= max(_LEAST, *(len(part) for part in parts if isinstance(part, str | list)), 0)
-        if left < 0:
-            raise InputError(
-                f"the first {number + 1:,} texts contain more than {MAX_TEXT_BYTES:,} bytes. Pass limit=... for fewer."
-            )
-        yield text
 
 
 def _texts(rows: Rows, columns: Sequence[str]) -> Iterator[Any]:
@@ -146,7 +120,7 @@ def _texts(rows: Rows, columns: Sequence[str]) -> Iterator[Any]:
         yield texts[0] if len(texts) == 1 else tuple(texts)
 
 
-def _file_rows(file: Path, columns: Sequence[str], encoding: str) -> Rows:
+def _file_rows(file: Path, columns: Sequence[str], encoding: str, limit: int | None) -> Rows:
     kind = kind_of(file) or (".jsonl" if columns else ".txt")
     if kind not in (".txt", *_NAMED):
         raise InputError(
@@ -158,23 +132,18 @@ def _file_rows(file: Path, columns: Sequence[str], encoding: str) -> Rows:
             f"Got {len(columns)} for {file}."
         )
     if kind in _TABLES:
-        return _table_rows(file, columns)
+        return _table_rows(file, columns, limit)
     lines = read_lines(file, encoding)
     if kind in _SEPARATED:
         return _separated_rows(lines, file, kind)
-    return _json_rows(lines) if kind == ".jsonl" else _text_rows(lines)
-
-
-def _text_rows(lines: Iterable[tuple[str, str]]) -> Rows:
-    for position, line in lines:
-        if line.strip():
-            yield position, {0: line.strip()}
+    filled = ((position, line.strip()) for position, line in lines if line.strip())
+    if kind == ".txt":
+        return ((position, {0: line}) for position, line in filled)
+    return _json_rows(filled)
 
 
 def _json_rows(lines: Iterable[tuple[str, str]]) -> Rows:
     for position, line in lines:
-        if not line.strip():
-            continue
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -202,22 +171,20 @@ def _separated_rows(lines: Iterable[tuple[str, str]], file: Path, kind: str) -> 
         ) from error
 
 
-def _table_rows(file: Path, columns: Sequence[str]) -> Rows:
+def _table_rows(file: Path, columns: Sequence[str], limit: int | None) -> Rows:
     try:
-        lazy = _TABLES[kind_of(file)](file, glob=False)
+        lazy = _TABLES[kind_of(file)](file, glob=False, n_rows=limit)
         names = list(lazy.collect_schema())
         if not {*columns} <= {*names}:
             raise InputError(
                 f"{file} lacks {', '.join(columns)}; there are {', '.join(names)}. Pass another columns=...."
             )
         # Polars takes some names for patterns.
-        lazy, number = lazy.select(pl.nth(*map(names.index, columns))), 0
-        while len(frame := lazy.slice(number, _ROWS).collect()):
-            for row in frame.iter_rows(named=True, buffer_size=1):
-                yield f"{file}, row {number}", row
-                number += 1
+        frame = lazy.select(pl.nth(*map(names.index, columns))).collect()
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
         raise InputError(f"{file} cannot be read: {error}") from error
+    for number, row in enumerate(frame.iter_rows(named=True)):
+        yield f"{file}, row {number}", row
 
 
 def hub_dataset(name: str, split: str, subset: str | None) -> Any:
@@ -233,7 +200,6 @@ def hub_dataset(name: str, split: str, subset: str | None) -> Any:
     try:
         return load_dataset(name, subset, split=split, streaming=True)
     except Exception as error:  # datasets raises many kinds: connection, file, value, build errors
-        first = (str(error).strip() or repr(error)).splitlines()[0]
         raise InputError(
-            f"{name} cannot be loaded ({first}). Check dataset=..., subset=... and split=...."
+            f"{name} cannot be loaded ({first_line(error)}). Check dataset=..., subset=... and split=...."
         ) from error

@@ -26,12 +26,9 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 def toml_value(value: Any) -> str:
     """Return a value as TOML; raises TypeError or ValueError for what it cannot hold."""
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml_value, value))}]"
-    if isinstance(value, bool | int | float):
-        return repr(value).lower()
-    if not isinstance(value, str):
+    if value is None or isinstance(value, dict):
         raise TypeError(value)
-    value.encode()
-    # A string of JSON is one of TOML, but for this character.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    # JSON of anything else is TOML, but for this character.
+    text = json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    text.encode()
+    return text

@@ -108,7 +108,7 @@ def chart():
     frame = pl.DataFrame(
         {"n": [1, 2, 1, 2], "share": [0.1, 0.4, 0.9, 0.5], "of": [SCRIPT, SCRIPT, "b", "b"]}
     )
-    return choose(lines(frame, "n", "share", title=f"Shares {SCRIPT}"), "of", "Of", [SCRIPT, "b"])
+    return choose(lines(frame, "n", "share", title=f"Shares {SCRIPT}"), frame, "of", "Of")
 
 
 def test_outputs_need_no_network_and_nothing_that_vs_code_forbids(browser, shown, chart, tmp_path):

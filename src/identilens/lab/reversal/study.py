@@ -230,7 +230,6 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
 
     name = "lab reversal"
     unit = "models"
-    takes = ()
     settings_type = ReversalSettings
     result_type = Reversal
 

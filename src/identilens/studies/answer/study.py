@@ -77,7 +77,6 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
 
     name = "answer"
     unit = "steps"
-    takes = ("lens", "chats")
     settings_type = AnswerSettings
     result_type = Answers
 

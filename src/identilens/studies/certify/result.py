@@ -212,7 +212,7 @@ class Certainty(Result):
         )
         about = [f"text {text}, tolerance {tolerance}", "framed: certain"]
         title = {"text": f"L{layer}H{head}", "subtitle": about}
-        return token_map(weights, queries, keys, title, side=_COLUMN, marked=marked)
+        return token_map({"": weights}, queries, keys, title, side=_COLUMN, marked=marked)
 
     def maps(self) -> Charts:
         """Return maps of the first heads of which several rows were certified, by file name."""

@@ -9,7 +9,7 @@ import polars as pl
 from jaxtyping import Float
 
 from identilens.charts.cells import heat
-from identilens.charts.kit import BOX, Charts, bars, boxes, choose_present, lines
+from identilens.charts.kit import BOX, Charts, bars, boxes, choose, lines
 from identilens.charts.labels import visible_text
 from identilens.charts.views import View
 from identilens.errors import InputError
@@ -365,7 +365,7 @@ class Mixing(Result):
             also=("standard_error",),
             title=f"One token through the layers (text {text})",
         )
-        return {"tracked_token": choose_present(chart, rows, "state", "Hidden token")}
+        return {"tracked_token": choose(chart, rows, "state", "Hidden token")}
 
     def _drawn_tokens(self) -> tuple[int, list[int]]:
         """Return a text and the positions to draw: the tracked token, or words of the first text.

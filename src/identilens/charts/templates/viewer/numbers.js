@@ -1,5 +1,5 @@
-// Numbers of maps as they travel (charts/packing.py): base64, deflate, upper eight bits of every code before the rest.
-const BITS = 10, BASIS_BITS = 12, MISSING = 2 ** BITS - 1;
+// Numbers of maps as they travel (charts/packing.py): base64, deflate, lower eight bits of every code before the rest.
+const BASIS_BITS = 12, MISSING = 2 ** 10 - 1;
 
 function bytesOf(text) {
   return Uint8Array.fromBase64?.(text) ?? Uint8Array.from(atob(text), (mark) => mark.charCodeAt(0));
@@ -78,17 +78,15 @@ function inflatedByHand(bytes) {
 }
 
 // The codes of a packed array of so many numbers, each handed to `read`.
-async function unpacked(text, bits, size, read) {
-  const bytes = await inflated(text), rest = bits - 8, together = 8 / rest, mask = 2 ** rest - 1, found = new Float32Array(size);
-  for (let at = 0; at < size; at += 1) {
-    found[at] = read((bytes[at] << rest) | ((bytes[size + Math.floor(at / together)] >> (rest * (at % together))) & mask));
-  }
+async function unpacked(text, size, read) {
+  const bytes = await inflated(text), found = new Float32Array(size);
+  for (let at = 0; at < size; at += 1) found[at] = read(bytes[at] | (bytes[size + at] << 8));
   return found;
 }
 
 function matrixOf({ data, max, signed }, size) {
   const top = signed ? MISSING >> 1 : MISSING - 1;
-  return unpacked(data, BITS, size, (code) => {
+  return unpacked(data, size, (code) => {
     if (code === MISSING) return NaN;
     const root = signed ? (code - top) / top : code / top;
     return max * root * Math.abs(root);
@@ -99,13 +97,10 @@ function matrixOf({ data, max, signed }, size) {
 async function spaceOf(packed, queries, keys) {
   const found = { whole: Boolean(packed.whole), rank: 0, visible: null };
   found.norms = new Float32Array((await inflated(packed.norms)).buffer);
-  if (packed.visible) {
-    const bits = await inflated(packed.visible);
-    found.visible = Uint8Array.from({ length: queries * keys }, (_, at) => (bits[at >> 3] >> (at & 7)) & 1);
-  }
+  if (packed.visible) found.visible = await inflated(packed.visible);
   if (found.whole) return found;
   const { pivots } = packed, rank = (found.rank = pivots.length), middle = 2 ** (BASIS_BITS - 1) - 1;
-  const rest = await unpacked(packed.data, BASIS_BITS, (keys - rank) * rank, (code) => (packed.max * (code - middle)) / middle);
+  const rest = await unpacked(packed.data, (keys - rank) * rank, (code) => (packed.max * (code - middle)) / middle);
   found.basis = new Float64Array(keys * rank);
   const places = new Map(pivots.map((key, column) => [key, column]));
   for (let key = 0, row = 0; key < keys; key += 1) {

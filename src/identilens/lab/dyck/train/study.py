@@ -44,7 +44,6 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
 
     name = "lab dyck train"
     unit = "seeds"
-    takes = ()
     settings_type = DyckTrainSettings
     result_type = DyckRuns
 

@@ -168,7 +168,6 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
 
     name = "lab encoder sweep"
     unit = "runs"
-    takes = ()
     settings_type = SweepSettings
     result_type = EncoderSweep
 

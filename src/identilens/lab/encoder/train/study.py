@@ -145,7 +145,6 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
 
     name = "lab encoder train"
     unit = "epochs"
-    takes = ()
     leaves = "training saves a model"
     settings_type = EncoderSettings
     result_type = EncoderRun
