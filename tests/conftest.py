@@ -53,6 +53,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if is_slow(item, BUILDERS):
             item.add_marker(pytest.mark.slow)
+    # The longest come first, so that no process waits for one at the end.
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/test_docs.py"))
 
 
 def pytest_runtest_setup(item):
