@@ -22,7 +22,7 @@ from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import Kind, parse_numbers
 from identilens.runs.study import Output, R, S, Study
-from identilens.runs.tables import Columns, Row
+from identilens.runs.tables import Columns, Row, Tables
 from identilens.studies.items import Items, read_items
 from identilens.studies.settings import HeadSettings
 
@@ -174,10 +174,21 @@ class HeadStudy(TextStudy[S, R]):
         return Place(text, *self.heads.chosen[number])
 
 
+def shaped(columns: Columns, parts: Iterable[Any]) -> pl.DataFrame:
+    """Return a table from frames, columns or rows; a column that none of them has, and NaN, is null."""
+    known = [pl.DataFrame(part, infer_schema_length=None) for part in parts]
+    table = pl.concat([pl.DataFrame(schema=pl.Schema(columns)), *known], how="diagonal_relaxed")
+    return table.select(*columns).cast(pl.Schema(columns)).fill_nan(None)
+
+
+def filled(schema: Mapping[str, Columns], parts: Mapping[str, Iterable[Any]]) -> Tables:
+    """Return the tables of a schema from parts of each, as `shaped` does."""
+    return {name: shaped(columns, parts.get(name, ())) for name, columns in schema.items()}
+
+
 def joined(schema: Mapping[str, Columns], outputs: Iterable[Output]) -> Output:
     """Return several outputs of a part as one, with all tables also where there are none."""
-    tables = {name: pl.DataFrame(schema=pl.Schema(columns)) for name, columns in schema.items()}
-    return Output.joined([Output(tables), *outputs])
+    return Output.joined([Output(filled(schema, {})), *outputs])
 
 
 def check_asked(items: Sequence[Item], asked: Sequence[int | str] | None) -> None:
@@ -211,9 +222,7 @@ def named_places(names: Sequence[str], requested: int | str, text: int) -> list[
     begin and end with one.
     """
     requested = -1 if requested == "last" else requested
-    places = [place for place, name in enumerate(names) if name == requested] or [
-        place for place, name in enumerate(names) if name.strip() == requested
-    ]
+    places = [place for place, name in enumerate(names) if requested in (name, name.strip())]
     if isinstance(requested, str) and requested.strip():
         words = re.escape(requested.strip())
         spaced = any(name != name.strip() for name in names)

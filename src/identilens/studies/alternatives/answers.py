@@ -38,6 +38,10 @@ _NONE, _LITTLE = 1e-6, 1e-3
 """A weight that counts as none, and one that is little: what the sparsest alternative is after."""
 
 
+HeadRows = Float[Tensor, "head key"]
+"""One row of each of several heads."""
+
+
 @dataclass(frozen=True)
 class KeptAnswer:
     """Rows of heads with which the model gives nearly the same answer, confirmed by the model.
@@ -47,7 +51,7 @@ class KeptAnswer:
         columns: What is known of it, by column of the table.
     """
 
-    weights: Float[Tensor, "head key"]
+    weights: HeadRows
     columns: dict[str, Any]
 
 
@@ -63,9 +67,9 @@ class _Near:
 
     kept: KeptOutcome
     slope: Float[Tensor, " key"]
-    measured: Callable[[Float[Tensor, "head key"]], float]
+    measured: Callable[[HeadRows], float]
 
-    def predicted(self, rows: Float[Tensor, "head key"]) -> float:
+    def predicted(self, rows: HeadRows) -> float:
         """Return the change with other rows, to first order; a sum of outputs is linear."""
         if self.kept.answer is None:
             return self.measured(rows)
@@ -94,18 +98,18 @@ def keep_answer(
     first = _near(answer, heads, query)
     allowed, left = first.kept.allowed(tolerance), _left(own, named)
 
-    def cost(rows: Float[Tensor, "head key"]) -> Float[Tensor, "head key"]:
+    def cost(rows: HeadRows) -> HeadRows:
         if aim == "sparsest":
             return _LITTLE / (rows + _LITTLE)
         if aim == "farthest":
             return own.sqrt().double() if rows is own else (rows < own).double()
         return left.double()
 
-    reached: dict[str, Callable[[Float[Tensor, "head key"]], Float[Tensor, ""]]] = {
-        "least": lambda rows: rows[left].sum(),
-        "farthest": lambda rows: torch.minimum(rows, own).sum(),
-        "sparsest": lambda rows: (rows > _NONE).double().sum(),
-    }
+    def sought(rows: HeadRows) -> float:
+        if aim == "sparsest":
+            return float((rows > _NONE).sum())
+        return float((torch.minimum(rows, own) if aim == "farthest" else rows[left]).sum())
+
     rows, measured = own, 0.0
     for _ in range(STEPS):
         start, here = rows, first if rows is own else _near(answer, heads, query, rows)
@@ -120,7 +124,7 @@ def keep_answer(
                 found *= own.sum(1, keepdim=True) / found.sum(1, keepdim=True)
             way = partial(torch.lerp, start, found)
             share, given = _confirmed(lambda at, way=way: first.measured(way(at)), allowed)
-            if share and reached[aim](way(share)) < reached[aim](rows):
+            if share and sought(way(share)) < sought(rows):
                 rows, measured = way(share), given
             if share == 1:
                 break
@@ -135,17 +139,15 @@ def keep_answer(
         "effect": first.kept.effect,
         "predicted": first.predicted(rows),
         "measured": measured,
-        "mass_before": [float(row[mask].sum()) for row, mask in zip(own, left, strict=True)],
-        "mass_after": [float(row[mask].sum()) for row, mask in zip(rows, left, strict=True)],
+        "mass_before": (own * left).sum(1).tolist(),
+        "mass_after": (rows * left).sum(1).tolist(),
         "keys_before": (own > _NONE).sum(1).tolist(),
         "keys_after": (rows > _NONE).sum(1).tolist(),
     }
     return KeptAnswer(rows, columns)
 
 
-def in_row(
-    heads: Sequence[Head], query: int, rows: Float[Tensor, "head key"] | None
-) -> dict[Address, Any]:
+def in_row(heads: Sequence[Head], query: int, rows: HeadRows | None) -> dict[Address, Any]:
     """Return the weights of one row of heads as a model takes them, none for their own."""
     if rows is None:
         return {}
@@ -154,7 +156,7 @@ def in_row(
     }
 
 
-def _left(own: Float[Tensor, "head key"], named: Sequence[int]) -> Bool[Tensor, "head key"]:
+def _left(own: HeadRows, named: Sequence[int]) -> Bool[Tensor, "head key"]:
     """Return which keys are to be left: the named ones, or of each head those that hold most of its attention."""
     if named:
         return torch.isin(torch.arange(own.shape[1]), torch.tensor(named)).expand_as(own)
@@ -182,7 +184,7 @@ def _near(
     answer: Answer | None,
     heads: Sequence[Head],
     query: int,
-    rows: Float[Tensor, "head key"] | None = None,
+    rows: HeadRows | None = None,
 ) -> _Near:
     """Return the model's answer as what must stay when one row of all heads changes together, to first order.
 
@@ -196,19 +198,19 @@ def _near(
         torch.ones(len(one.keys), dtype=torch.bool) if mask is None else mask
         for one, mask in zip(heads, masks, strict=True)
     ]
-    if any(len(one) != len(seen[0]) or bool((one != seen[0]).any()) for one in seen):
+    if not all(torch.equal(one, seen[0]) for one in seen):
         raise InputError(
             "all heads of a row together need heads that see the same keys; these differ (sliding windows, "
             "or several kinds of attention). Choose layers= that agree (--layers)."
         )
+    own = torch.stack([one.row(query) for one in heads])
     if answer is None:
         kept, values = of_layer(heads, 0, query), layer_values(heads, query)
         # Rows move freely along directions that a space leaves out, so it has all but the rounding of float64.
         rounding = torch.finfo(torch.float64).eps * max(values.shape[1:])
         space = joint_space(values, seen[0], rounding)
-        own = torch.stack([one.row(query) for one in heads])
 
-        def moved(rows: Float[Tensor, "head key"]) -> float:
+        def moved(rows: HeadRows) -> float:
             return float(
                 kept.change(torch.linalg.vector_norm((rows - own).flatten() @ values.flatten(0, 1)))
             )
@@ -230,7 +232,6 @@ def _near(
         [one.values.double() @ block for one, block in zip(heads, blocks, strict=True)]
     )
     space = joint_space(whole, seen[0], FLOAT32_EPS * max(whole.shape[1:]))
-    own = torch.stack([one.row(query) for one in heads])
     row = (own if rows is None else rows).flatten()
     every, effect = torch.ones_like(row, dtype=torch.bool), None
     if rows is None:

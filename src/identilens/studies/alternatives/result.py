@@ -1,15 +1,19 @@
 """The result of looking for alternatives: other weights with the same output, and what the model made of them."""
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
 import polars as pl
 
-from identilens.charts.viewer import TokenMap
+from identilens.charts.labels import said
+from identilens.charts.packing import BITS
+from identilens.charts.viewer import MAP_BUDGET, TokenMap, map_characters
 from identilens.charts.views import View
+from identilens.runs.matrices import MatrixKey
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD
-from identilens.studies.alternatives import views
+from identilens.studies.head_views import axis_tokens
 from identilens.studies.outcomes import normed_heads
 from identilens.studies.settings import UNITS
 
@@ -62,6 +66,23 @@ were measured in this run.
 Of each map only these rows are looked at, and change: {queries}.
 The page has as many maps as fit; those of chosen rows (--queries) and of long texts are not saved.
 {normed}
+"""
+_TITLES = {"sampled": "drawn evenly", "far": "far", "realisable": "other queries, keys"}
+"""What each alternative is called; one that keeps an answer or a layer's output is named by aim and row."""
+
+_SAME = r"^(answer|layer)_([a-z]+)_(\d+)$", r"same \1, \2, row \3"
+_WORDS = 2_000
+"""Characters of a page that the words about a map and its tokens take."""
+
+_NOTE = """\
+Simplex nullity {simplex_nullity}. The alternative lies {mean_total_variation:.3f} away (mean total variation; largest \
+row {largest_total_variation:.3f}).
+No alternative lies beyond {distance_bound_bfloat16:.3f} up to bfloat16's rounding, {distance_bound:.3f} exactly.
+Put into the model, it changes the final hidden state by {hidden_change:.1e} of its length.
+The outcome ({outcome}) changes by {measured:.1e}; {allowed:.1e} were allowed.
+Logits change by {logits_change:.1e}.
+The loss changes by {loss_change:.1e}.
+Note: {note}.
 """
 _SHOWN = (
     "text",
@@ -199,4 +220,32 @@ class Alternatives(Result):
 
     def viewer_maps(self) -> list[TokenMap]:
         """Return raw, effective and alternative attention of the alternatives, as far as a page contains them."""
-        return views.viewer_maps(self.found, self.matrices, self.tokens)
+        left, maps = MAP_BUDGET, []
+        for row in self.found.iter_rows(named=True):
+            # What does not fit is not read.
+            left -= map_characters(3 * BITS * row["n_query"] * row["n_key"]) + _WORDS
+            names = {
+                "raw": "raw",
+                "effective": "effective",
+                "alternative": f"alternative_{row['alternative']}",
+            }
+            key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "raw")
+            keys = {title: str(key.named(name)) for title, name in names.items()}
+            # Maps of long texts are not kept.
+            if left < 0 or keys["raw"] not in self.matrices:
+                continue
+            choices = {name: row[name] for name in ("text", "kind", "layer", "head")}
+            choices["alternative"] = _TITLES.get(
+                row["alternative"], re.sub(*_SAME, row["alternative"])
+            )
+            maps.append(
+                TokenMap(
+                    choices,
+                    {title: self.matrices[name] for title, name in keys.items()},
+                    *axis_tokens(self.tokens.get(row["text"], {}), row),
+                    " ".join(said(_NOTE, {**row, "note": row["note"] or None})),
+                    {"alternative − raw": ("alternative", "raw")},
+                    row["mean_total_variation"],
+                )
+            )
+        return maps

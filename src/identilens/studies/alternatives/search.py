@@ -107,9 +107,7 @@ def realisable(
             f"its keys serve {len(heads)} query heads: all of them take new ones, and each keeps its output"
         )
     if not walked.reached:
-        notes.append(
-            f"stopped at {walked.distance:.3f} of {distance:g} after {walked.steps} steps"
-        )
+        notes.append(f"stopped at {walked.distance:.3f} of {distance:g} after {walked.steps} steps")
     queries, keys = softmax.coordinates.split(walked.point)
     return replace(
         none,

@@ -1,7 +1,7 @@
 """Measures taken while the model runs: each attention call of a batch becomes rows of the audit's tables."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -23,18 +23,18 @@ from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output
-from identilens.runs.tables import Row, table_of
+from identilens.runs.tables import Row
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import (
-    LayerRows,
     ReceivedSums,
+    layer_frame,
     scalars,
     with_certain_mass,
 )
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.certify.certain import certain_rows
 from identilens.studies.drawn import drawn_rows
-from identilens.studies.heads import Place, asked_places
+from identilens.studies.heads import Place, asked_places, filled
 from identilens.studies.items import Items
 
 
@@ -79,12 +79,12 @@ class Auditor:
     def start_part(self) -> None:
         """Forget what was gathered for the part before."""
         # Columns are made once the batches are through: reading a value would make a GPU wait after every layer.
-        self._layers: list[tuple[int, LayerRows]] = []
+        self._layers: list[tuple[int, Callable[[], pl.DataFrame]]] = []
         self._certain: list[tuple[int, Row]] = []
         self._received = ReceivedSums(self.type_names)
         self._matrices: dict[str, Tensor] = {}
         self._tokens: dict[int, dict[str, list[str]]] = {}
-        self._sequences: dict[tuple[int, str, int], _Sequence] = {}
+        self._sequence = lru_cache(None)(self._read_sequence)
 
     def start_batch(self, texts: Sequence[int]) -> list[Item]:
         """Return the items of the texts whose calls come next."""
@@ -93,21 +93,17 @@ class Auditor:
         self._calls: list[AttentionCall] = []
         return items
 
-    def output(self) -> Output:
-        """Return the tables and kept matrices of the part."""
-        first, schema = itemgetter(0), Audit.schema["table"]
-        blocks = [layer.columns() for _, layer in sorted(self._layers, key=first)]
-        columns = {
-            name: list(chain.from_iterable(block[name] for block in blocks)) for name in schema
-        }
-        table = pl.DataFrame(columns, schema=pl.Schema(schema)).sort("text", maintain_order=True)
+    def output(self, effects: Sequence[Row]) -> Output:
+        """Return the tables and kept matrices of the part, with the effects of heads."""
+        first = itemgetter(0)
+        frames = [frame() for _, frame in sorted(self._layers, key=first)]
         certain = [row for _, row in sorted(self._certain, key=first)]
-        rows = table_of(Audit.schema["rows"], certain).sort("text", maintain_order=True)
-        tables = {
-            "table": with_certain_mass(table, rows),
-            "token_types": self._received.table(),
-            "rows": rows,
-        }
+        parts = {"table": frames, "rows": [certain], "effects": [effects]}
+        tables = filled(Audit.schema, parts)
+        for name in parts:
+            tables[name] = tables[name].sort("text", maintain_order=True)
+        tables["table"] = with_certain_mass(tables["table"], tables["rows"])
+        tables["token_types"] = self._received.table()
         return Output(tables, self._matrices, self._tokens)
 
     def measure(self, call: AttentionCall) -> Tensor:
@@ -131,27 +127,31 @@ class Auditor:
             self._measure_layers([self.sites[call.index] for call in calls], calls)
 
     def _measure_layers(self, sites: Sequence[Site], calls: Sequence[AttentionCall]) -> None:
-        names = tuple(call.index for call in calls)
-        if names not in self._factors:
-            self._factors[names] = OutputFactor.of(*(site.fixed_projection for site in sites))
-        factor, settings, site = self._factors[names], self.settings, sites[0]
+        numbers = tuple(call.index for call in calls)
+        if numbers not in self._factors:
+            self._factors[numbers] = OutputFactor.of(*(site.fixed_projection for site in sites))
+        factor, settings, site = self._factors[numbers], self.settings, sites[0]
         biases = (
             torch.stack([one.value_bias for one in sites]) if settings.value_bias == "out" else None
         )
         for places, cut in self._alike(site, calls):
             texts = [self._batch[place] for place in places]
             cut_calls = [call.only(places, *cut) for call in calls]
-            queries, keys = zip(
-                *(self._sides(text, site, cut_calls[0]) for text in texts), strict=True
+            queries, keys = (
+                [
+                    self._sequence(text, sides(site.kind, self.items[text].tokens)[end], size)
+                    for text in texts
+                ]
+                for end, size in enumerate(cut)
             )
             asked = range(cut[0])
             if settings.queries:
-                [(names_of, types)] = queries
-                asked = asked_places(names_of, settings.queries)
+                [(names, types)] = queries
+                asked = asked_places(names, settings.queries)
                 if not asked:
                     continue
                 cut_calls = [call.rows(asked) for call in cut_calls]
-                queries = [_Sequence([names_of[at] for at in asked], types[asked])]
+                queries = [_Sequence([names[at] for at in asked], types[asked])]
             layer = LayerBatch(
                 texts,
                 sites,
@@ -165,20 +165,16 @@ class Auditor:
             measures = measure_layer(layer)
             layer.require_finite(measures.output_norm, "output")
             self._received.add(sites, torch.cat([side.types for side in queries]).sum(0), measures)
-            counts = {
-                "n_query": layer.n_query,
-                "n_key": layer.n_key,
-                "d_k": layer.d_k,
-                "d_v": layer.d_v,
-                "d_model": factor.d_model,
-            }
+            sizes = "n_query", "n_key", "d_k", "d_v"
+            counts = {name: getattr(layer, name) for name in sizes}
+            counts["d_model"] = factor.d_model
             columns = scalars(measures).split(len(texts) * layer.heads, 1)
             for number, one in enumerate(sites):
                 self._certify(layer, number, measures, asked)
                 rank = {"stacked_rank": one.stacked_rank}
                 tokens = [side.tokens for side in keys]
-                rows = LayerRows(texts, one, counts | rank, columns[number], tokens)
-                self._layers.append((cut_calls[number].index, rows))
+                frame = partial(layer_frame, texts, one, counts | rank, columns[number], tokens)
+                self._layers.append((cut_calls[number].index, frame))
                 self._matrices |= _matrices(texts[0], layer, number, measures)
 
     def _alike(
@@ -227,22 +223,12 @@ class Auditor:
                 at = Place(text, site, row["head"]).row
                 self._certain.append((layer.calls[number].index, at | row))
 
-    def _sides(self, text: int, site: Site, call: AttentionCall) -> tuple[_Sequence, _Sequence]:
-        """Return the tokens at the call's queries and at its keys."""
-        query, key = sides(site.kind, self.items[text].tokens)
-        return self._sequence(text, query, call.query.shape[2]), self._sequence(
-            text, key, call.key.shape[2]
-        )
-
-    def _sequence(self, text: int, name: str, positions: int) -> _Sequence:
-        """Return a sequence of a text, worked out once."""
-        at = (text, name, positions)
-        if at not in self._sequences:
-            tokens = names_at(self.items[text].tokens, name, positions, self.lens.model.config)
-            self._sequences[at] = _Sequence(tokens, token_types(tokens, self.type_names))
-            if text in self.keep | self.means:
-                self._tokens.setdefault(text, {})[name] = list(tokens)
-        return self._sequences[at]
+    def _read_sequence(self, text: int, name: str, positions: int) -> _Sequence:
+        """Return a sequence of a text."""
+        tokens = names_at(self.items[text].tokens, name, positions, self.lens.model.config)
+        if text in self.keep | self.means:
+            self._tokens.setdefault(text, {})[name] = list(tokens)
+        return _Sequence(tokens, token_types(tokens, self.type_names))
 
 
 def _held(call: AttentionCall) -> int:
@@ -273,10 +259,10 @@ def _matrices(
     if measures.maps is not None:
         raw, effective = measures.maps
         kept |= {"raw": raw, "effective": effective, "values": projector.compact}
-    if measures.maps is not None and not isinstance(projector, FullRows):
-        ranks, seen = projector.row_ranks(), projector.visible
-        kept |= {"row_rank": ranks, "row_nullity": projector.sizes + layer.has_sink - ranks}
-        kept |= {"visible": seen.expand(len(ranks), -1, -1)}
+        if not isinstance(projector, FullRows):
+            ranks, seen = projector.row_ranks(), projector.visible
+            kept |= {"row_rank": ranks, "row_nullity": projector.sizes + layer.has_sink - ranks}
+            kept["visible"] = seen.expand(len(ranks), -1, -1)
     unproven = layer.unproven(number) if kept else ()
     return {
         str(MatrixKey(text, site.layer, head, site.kind, name)): tensor[number * layer.heads + head]
@@ -309,9 +295,7 @@ def token_types(tokens: Sequence[str], names: Sequence[str]) -> Float[Tensor, "t
     """Return the type of each token as a one-hot row, float64."""
     index = {name: position for position, name in enumerate(names)}
     found = [
-        index[token]
-        if token in index
-        else index[PUNCTUATION if token.strip(_MARKS) in (".", ",") else OTHER]
+        index.get(token, index[PUNCTUATION if token.strip(_MARKS) in (".", ",") else OTHER])
         for token in tokens
     ]
     if FIRST in index:

@@ -1,11 +1,8 @@
 """From summaries to the rows of the audit's tables."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
-from math import isnan
-from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Float
@@ -16,10 +13,12 @@ from identilens.models.layout import Site
 from identilens.runs.tables import HEAD
 from identilens.studies.audit.result import Audit
 from identilens.studies.drawn import ALIKE
+from identilens.studies.heads import shaped
 
-_COUNTS = ("rank", "nullity", "simplex_nullity")
 _MEASURES = (
-    *_COUNTS,
+    "rank",
+    "nullity",
+    "simplex_nullity",
     "null_share",
     "simplex_null_share",
     "pearson",
@@ -42,36 +41,36 @@ def scalars(measures: LayerMeasures) -> Float[Tensor, "measure head"]:
     return torch.stack([getattr(measures, name).double() for name in _MEASURES])
 
 
-@dataclass(frozen=True)
-class LayerRows:
-    """Rows of the audit table: the heads of a layer, one text after the other.
+def layer_frame(
+    texts: Sequence[int],
+    site: Site,
+    counts: Mapping[str, int],
+    measures: Float[Tensor, "measure head"],
+    keys: Sequence[Sequence[str]],
+) -> pl.DataFrame:
+    """Return rows of the audit table: the heads of a layer, one text after the other.
 
-    Attributes:
+    Args:
+        texts: Numbers of the texts.
+        site: The layer.
         counts: Columns that all rows share.
         measures: The `scalars`.
         keys: The tokens at each text's keys.
     """
-
-    texts: Sequence[int]
-    site: Site
-    counts: Mapping[str, int]
-    measures: Float[Tensor, "measure head"]
-    keys: Sequence[Sequence[str]]
-
-    def columns(self) -> dict[str, list[Any]]:
-        """Return the columns of the table; what is undefined becomes a missing value."""
-        site, texts = self.site, self.texts
-        columns: dict[str, list[Any]] = dict(zip(_MEASURES, self.measures.tolist(), strict=True))
-        columns |= {name: [int(value) for value in columns[name]] for name in (*_COUNTS, "sink")}
-        columns["pearson"] = [None if isnan(value) else value for value in columns["pearson"]]
-        tokens = [names for names in self.keys for _ in range(site.heads)]
-        columns["sink_token"] = [
-            names[place] for names, place in zip(tokens, columns["sink"], strict=True)
-        ]
-        columns["text"] = [text for text in texts for _ in range(site.heads)]
-        columns["head"] = [*range(site.heads)] * len(texts)
-        same = {"layer": site.layer, "kind": site.kind, **self.counts, **dict.fromkeys(_CERTAIN)}
-        return columns | {name: [value] * len(tokens) for name, value in same.items()}
+    columns = dict(zip(_MEASURES, measures.tolist(), strict=True))
+    tokens = [names for names in keys for _ in range(site.heads)]
+    sinks = zip(tokens, map(int, columns["sink"]), strict=True)
+    return pl.DataFrame(
+        {
+            "layer": site.layer,
+            "kind": site.kind,
+            **counts,
+            **columns,
+            "text": [text for text in texts for _ in range(site.heads)],
+            "head": [*range(site.heads)] * len(texts),
+            "sink_token": [names[place] for names, place in sinks],
+        }
+    )
 
 
 def with_certain_mass(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -122,26 +121,26 @@ class ReceivedSums:
 
     def table(self) -> pl.DataFrame:
         """Return the means over query tokens, in the columns of the token type table."""
-        rows, means, schema = [], [torch.zeros(2, 0)], Audit.schema["token_types"]
+        frames = []
         for site, (counts, received) in self._sums.items():
-            queries = counts.long().tolist()
-            present = [query for query, count in enumerate(queries) if count]
-            rows += [
-                {
-                    "kind": site.kind,
-                    "layer": site.layer,
-                    "head": head,
-                    "query_type": self.names[query],
-                    "key_type": key,
-                    "queries": queries[query],
-                }
-                for head, query, key in product(range(site.heads), present, self.names)
-            ]
-            means.append((received.cpu()[:, :, present] / counts[present, None]).flatten(1))
-        raw, effective = torch.cat(means, 1).numpy()
-        return pl.DataFrame(rows, schema=pl.Schema(schema)).with_columns(
-            raw=pl.Series(raw), effective=pl.Series(effective)
-        )
+            means = (received.cpu() / counts.cpu()[:, None]).numpy()
+            heads, queries, keys = np.indices(means.shape[1:]).reshape(3, -1)
+            raw, effective = means.reshape(2, -1)
+            frames.append(
+                pl.DataFrame(
+                    {
+                        "kind": site.kind,
+                        "layer": site.layer,
+                        "head": heads,
+                        "query_type": [self.names[query] for query in queries],
+                        "key_type": [self.names[key] for key in keys],
+                        "queries": counts.long().cpu().numpy()[queries],
+                        "raw": raw,
+                        "effective": effective,
+                    }
+                ).filter(pl.col("queries") > 0)
+            )
+        return shaped(Audit.schema["token_types"], frames)
 
 
 def merge_token_types(parts: pl.DataFrame) -> pl.DataFrame:

@@ -12,6 +12,7 @@ from identilens.measures.attention.row_programs import ORDER_MARGIN, RowPrograms
 from identilens.models.heads import CapturedLayer, Head
 from identilens.runs.tables import HEAD, Columns, Row, decimals
 from identilens.studies.drawn import drawn_rows
+from identilens.studies.heads import shaped
 from identilens.studies.outcomes import KeptOutcome, of_rows, row_programs
 from identilens.studies.settings import Tolerance
 
@@ -131,12 +132,10 @@ def layer_functionals(
     places = [{"layer": head.layer, "head": head.head, "kind": head.kind} for head in heads]
     words = pl.DataFrame({"functional": [claim.words for claim in functionals]})
     every = pl.DataFrame(places).join(numbered, how="cross").join(words, how="cross")
+    frames = [every.with_columns(value=values)]
     place = seed, text, layer.site.layer, layer.site.kind
-    drawn = drawn_rows(*place, len(heads) * len(rows), bounded)
-    frames = [pl.DataFrame(schema=pl.Schema(CLAIMS)), every.with_columns(value=values)]
-    if drawn:
+    if drawn := drawn_rows(*place, len(heads) * len(rows), bounded):
         pairs = [(heads[number // len(rows)], number % len(rows)) for number in drawn]
         proven = proven_rows(pairs, functionals, costs[None], tolerances)
         frames.append(proven.join(numbered, on="row", maintain_order="left"))
-    every = pl.concat(frames, how="diagonal_relaxed").drop("row")
-    return every.with_columns(outcome=pl.lit("head"))
+    return shaped(CLAIMS, frames).with_columns(outcome=pl.lit("head"))

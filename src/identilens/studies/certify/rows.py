@@ -92,56 +92,42 @@ def certified_rows(
     Raises:
         NumericalError: A program whose answer cannot be certified.
     """
-    count, claims = len(allowed[0]), claims or [{}] * len(rows)
+    count, claims, found = len(allowed[0]), claims or [{}] * len(rows), []
     # So many rows together as the products of their columns easily fit.
     each = 4 * count * max(one.space.kept.numel() * one.space.rank for one in rows)
-    if len(parts := blocks(len(rows), each, rows[0].row.device)) > 1:
-        return [
-            row
-            for part in parts
-            for row in certified_rows(
-                rows[part],
-                tokens,
-                allowed[part],
-                claims[part],
-                certificates=certificates,
-                radii=radii,
-            )
-        ]
-    rows = [one for one in rows for _ in range(count)]
-    claims = [one for one in claims for _ in range(count)]
-    changes = [change for own in allowed for change in own]
-    programs = row_programs(rows, changes)
-    ends = programs.ends()
-    met, top = programs.farthest(ends), programs.top(ends).tolist()
-    lengths = programs.length(met)
-    proven = certified(rows, programs, claims, certificates=certificates)
-    # Radii are found for the smallest change: what is not determined there is so for no larger one.
-    least = [count * number + own.index(min(own)) for number, own in enumerate(allowed)]
-    reached = met.new_full((len(least), 2, len(programs.keys)), torch.nan)
-    if radii:
-        reached = row_radii(programs, ends, torch.tensor(least, device=met.device))
-    found = []
-    for number, kept in enumerate(rows):
-        own = programs.asked[number]
-        row, visible = kept.row[kept.own], kept.space.visible[kept.own]
-        farthest = torch.zeros_like(row).masked_scatter(visible, met[number, own])
-        radius = kept.change(reached[number // count][:, own])
-        weights = _weights(
-            kept.values, row, visible, ends.lo[number, own], ends.hi[number, own], radius, tokens
-        )
-        whole = {
-            "allowed": changes[number],
-            "effect": kept.effect,
-            "cast": kept.answer and kept.answer.cast,
-            "farthest": float((row - farthest).clamp_min(0.0).sum()),
-            "predicted": float(kept.change(lengths[number])),
-            "measured": kept.measured(farthest),
-            "simplex_nullity": kept.values.simplex_space(visible).nullity,
-            "certified_top": None if top[number] < 0 else top[number] % len(row),
-            "gap": float(ends.gap[number]),
-        }
-        found.append({"table": weights + proven[number], "rows": [whole]})
+    for part in blocks(len(rows), each, rows[0].row.device):
+        some = [one for one in rows[part] for _ in range(count)]
+        changes = [change for own in allowed[part] for change in own]
+        programs = row_programs(some, changes)
+        ends = programs.ends()
+        met, top = programs.farthest(ends), programs.top(ends).tolist()
+        lengths = programs.length(met)
+        asked = [one for one in claims[part] for _ in range(count)]
+        proven = certified(some, programs, asked, certificates=certificates)
+        # Radii are found for the smallest change: what is not determined there is so for no larger one.
+        least = [count * at + own.index(min(own)) for at, own in enumerate(allowed[part])]
+        reached = met.new_full((len(least), 2, len(programs.keys)), torch.nan)
+        if radii:
+            reached = row_radii(programs, ends, torch.tensor(least, device=met.device))
+        for number, kept in enumerate(some):
+            own = programs.asked[number]
+            row, visible = kept.row[kept.own], kept.space.visible[kept.own]
+            farthest = torch.zeros_like(row).masked_scatter(visible, met[number, own])
+            radius = kept.change(reached[number // count][:, own])
+            lo, hi = ends.lo[number, own], ends.hi[number, own]
+            weights = _weights(kept.values, row, visible, lo, hi, radius, tokens)
+            whole = {
+                "allowed": changes[number],
+                "effect": kept.effect,
+                "cast": kept.answer and kept.answer.cast,
+                "farthest": float((row - farthest).clamp_min(0.0).sum()),
+                "predicted": float(kept.change(lengths[number])),
+                "measured": kept.measured(farthest),
+                "simplex_nullity": kept.values.simplex_space(visible).nullity,
+                "certified_top": None if top[number] < 0 else top[number] % len(row),
+                "gap": float(ends.gap[number]),
+            }
+            found.append({"table": weights + proven[number], "rows": [whole]})
     return found
 
 
@@ -155,16 +141,14 @@ def _weights(
     tokens: Sequence[str],
 ) -> list[Row]:
     """Return the columns of each visible key's weight, given its ends."""
-    columns = {
-        "key": visible.nonzero()[:, 0],
-        "value": row[visible],
-        "lo": lo,
-        "hi": hi,
-        "effective": T.effective(row[None], visible[None])[0][visible],
-        "norm_share": norm_share(row[None], T)[0][visible],
-        "contribution": contribution_weights(row[None], T)[0][visible],
-        "removal": removal_effect(row[None], T, relative=True)[0][visible],
+    shares = {
+        "effective": T.effective(row[None], visible[None]),
+        "norm_share": norm_share(row[None], T),
+        "contribution": contribution_weights(row[None], T),
+        "removal": removal_effect(row[None], T, relative=True),
     }
+    columns = {"key": visible.nonzero()[:, 0], "value": row[visible], "lo": lo, "hi": hi}
+    columns |= {name: share[0, visible] for name, share in shares.items()}
     value, even, last = columns["value"], 1 / len(lo), len(VERDICTS) - 1
     free = (lo < (1 - WITHIN) * value) | (hi > (1 + WITHIN) * value)
     # Equal parts are all large, however they round.
