@@ -101,13 +101,11 @@ class TextHeads:
     def tokens(self, head: Head, text: int) -> dict[str, tuple[str, ...]]:
         """Return what stands at each position of a text, by sequence; a head's own where they are no tokens."""
         sequences, config = self.items[text].tokens, self.lens.model.config
-        read = dict(
-            zip(sides(head.kind, sequences), (len(head.queries), len(head.keys)), strict=True)
-        )
-        sizes = {sequence: len(names) for sequence, names in sequences.items()} | read
+        query, key = sides(head.kind, sequences)
         return {
-            sequence: names_at(sequences, sequence, size, config)
-            for sequence, size in sizes.items()
+            **sequences,
+            query: names_at(sequences, query, len(head.queries), config),
+            key: names_at(sequences, key, len(head.keys), config),
         }
 
     def requested(self, place: Place, queries: Sequence[int | str] | None) -> list[int]:
@@ -286,12 +284,11 @@ def lens_reference(lens: Lens) -> LensReference:
         "revision": facts["revision"],
         "attn_implementation": lens.model.config._attn_implementation,
         "trust_remote_code": type(lens.model).__module__.startswith("transformers_modules"),
+        "quantization": getattr(lens.model.config, "quantization_config", None),
     }
     # Parts in one place are put there, like any other model.
     parts = getattr(lens.model, "hf_device_map", None) or {}
     several = len(set(parts.values())) > 1
     options |= {"device_map": parts} if several else {"device": facts["device"]}
-    if quantised := getattr(lens.model.config, "quantization_config", None):
-        options["quantization"] = quantised
-    gpus = {str(each.device) for each in lens.model.parameters() if each.device.type == "cuda"}
+    gpus = {each.device for each in lens.model.parameters() if each.device.type == "cuda"}
     return LensReference(lens.model.name_or_path, lens.name, options, len(gpus))

@@ -41,6 +41,9 @@ _NONE, _LITTLE = 1e-6, 1e-3
 HeadRows = Float[Tensor, "head key"]
 """One row of each of several heads."""
 
+HeadKeys = Bool[Tensor, "head key"]
+"""Some of the keys of each."""
+
 
 @dataclass(frozen=True)
 class KeptAnswer:
@@ -53,28 +56,6 @@ class KeptAnswer:
 
     weights: HeadRows
     columns: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Near:
-    """The model's answer near some rows of heads, to first order.
-
-    Attributes:
-        kept: What must stay.
-        slope: Half of how fast the square of the change rises with each weight, where it has changed already.
-        measured: The change with other rows: of the answer, as the model gives it; of a sum of outputs, by all of T.
-    """
-
-    kept: KeptOutcome
-    slope: Float[Tensor, " key"]
-    measured: Callable[[HeadRows], float]
-
-    def predicted(self, rows: HeadRows) -> float:
-        """Return the change with other rows, to first order; a sum of outputs is linear."""
-        if self.kept.answer is None:
-            return self.measured(rows)
-        programs = row_programs([self.kept], [0.0])
-        return float(self.kept.change(programs.length(rows.flatten()[None, programs.keys])))
 
 
 def keep_answer(
@@ -95,36 +76,36 @@ def keep_answer(
     linearised anew.
     """
     own = torch.stack([head.row(query) for head in heads])
-    first = _near(answer, heads, query)
-    allowed, left = first.kept.allowed(tolerance), _left(own, named)
+    first, level = _near(answer, heads, query)
+    near = row_programs([first], [0.0])
+    allowed, left = first.allowed(tolerance), _left(own, named)
 
-    def cost(rows: HeadRows) -> HeadRows:
-        if aim == "sparsest":
-            return _LITTLE / (rows + _LITTLE)
-        if aim == "farthest":
-            return own.sqrt().double() if rows is own else (rows < own).double()
-        return left.double()
+    def predicted(rows: HeadRows) -> float:
+        return float(first.change(near.length(rows.flatten()[None, near.keys])))
 
-    def sought(rows: HeadRows) -> float:
-        if aim == "sparsest":
-            return float((rows > _NONE).sum())
-        return float((torch.minimum(rows, own) if aim == "farthest" else rows[left]).sum())
+    def change(rows: HeadRows) -> float:
+        # A sum of outputs is linear.
+        return answer.change(in_row(heads, query, rows)) if answer else predicted(rows)
 
     rows, measured = own, 0.0
     for _ in range(STEPS):
-        start, here = rows, first if rows is own else _near(answer, heads, query, rows)
-        already, share, part = float(first.kept.length(measured)), 0.0, 1.0
+        start, (here, slope) = rows, (first, level)
+        if rows is not own:
+            here, slope = _near(answer, heads, query, rows)
+        already, share, part = float(first.length(measured)), 0.0, 1.0
         for part in PARTS:
-            programs, found = row_programs([here.kept], [part * allowed]), start
+            programs, found = row_programs([here], [part * allowed]), start
             for _ in range(1 if aim == "least" else _ROUNDS):
                 keys = programs.keys
-                best = programs.proposal(cost(found).flatten()[keys], here.slope[keys], already)
+                best = programs.proposal(
+                    _cost(aim, found, own, left).flatten()[keys], slope[keys], already
+                )
                 found = torch.zeros_like(own).flatten().scatter(0, keys, best).view_as(own)
                 found = found.where(found > _NONE, 0.0)
                 found *= own.sum(1, keepdim=True) / found.sum(1, keepdim=True)
             way = partial(torch.lerp, start, found)
-            share, given = _confirmed(lambda at, way=way: first.measured(way(at)), allowed)
-            if share and sought(way(share)) < sought(rows):
+            share, given = _confirmed(lambda at, way=way: change(way(at)), allowed)
+            if share and _left_over(aim, way(share), own, left) < _left_over(aim, rows, own, left):
                 rows, measured = way(share), given
             if share == 1:
                 break
@@ -136,8 +117,8 @@ def keep_answer(
         "aim": aim,
         "tolerance": tolerance.name,
         "allowed": allowed,
-        "effect": first.kept.effect,
-        "predicted": first.predicted(rows),
+        "effect": first.effect,
+        "predicted": predicted(rows),
         "measured": measured,
         "mass_before": (own * left).sum(1).tolist(),
         "mass_after": (rows * left).sum(1).tolist(),
@@ -145,6 +126,22 @@ def keep_answer(
         "keys_after": (rows > _NONE).sum(1).tolist(),
     }
     return KeptAnswer(rows, columns)
+
+
+def _cost(aim: Aim, rows: HeadRows, own: HeadRows, left: HeadKeys) -> HeadRows:
+    """Return what each weight costs near some rows, for an aim."""
+    if aim == "sparsest":
+        return _LITTLE / (rows + _LITTLE)
+    if aim == "farthest":
+        return own.sqrt().double() if rows is own else (rows < own).double()
+    return left.double()
+
+
+def _left_over(aim: Aim, rows: HeadRows, own: HeadRows, left: HeadKeys) -> float:
+    """Return how much rows have of what an aim is to make small."""
+    if aim == "sparsest":
+        return float((rows > _NONE).sum())
+    return float((torch.minimum(rows, own) if aim == "farthest" else rows[left]).sum())
 
 
 def in_row(heads: Sequence[Head], query: int, rows: HeadRows | None) -> dict[Address, Any]:
@@ -156,7 +153,7 @@ def in_row(heads: Sequence[Head], query: int, rows: HeadRows | None) -> dict[Add
     }
 
 
-def _left(own: HeadRows, named: Sequence[int]) -> Bool[Tensor, "head key"]:
+def _left(own: HeadRows, named: Sequence[int]) -> HeadKeys:
     """Return which keys are to be left: the named ones, or of each head those that hold most of its attention."""
     if named:
         return torch.isin(torch.arange(own.shape[1]), torch.tensor(named)).expand_as(own)
@@ -181,14 +178,12 @@ def _confirmed(change: Callable[[float], float], allowed: float) -> tuple[float,
 
 
 def _near(
-    answer: Answer | None,
-    heads: Sequence[Head],
-    query: int,
-    rows: HeadRows | None = None,
-) -> _Near:
+    answer: Answer | None, heads: Sequence[Head], query: int, rows: HeadRows | None = None
+) -> tuple[KeptOutcome, Float[Tensor, " key"]]:
     """Return the model's answer as what must stay when one row of all heads changes together, to first order.
 
-    Where the heads have other ``rows``, or their own.
+    Where the heads have other ``rows``, or their own; with half of how fast the square of the change rises with each
+    weight, where it has changed already. Without an answer the sum of the outputs of the heads.
 
     Raises:
         InputError: If heads do not see the same keys at this row.
@@ -209,15 +204,7 @@ def _near(
         # Rows move freely along directions that a space leaves out, so it has all but the rounding of float64.
         rounding = torch.finfo(torch.float64).eps * max(values.shape[1:])
         space = joint_space(values, seen[0], rounding)
-
-        def moved(rows: HeadRows) -> float:
-            return float(
-                kept.change(torch.linalg.vector_norm((rows - own).flatten() @ values.flatten(0, 1)))
-            )
-
-        return _Near(
-            replace(kept, space=space, own=kept.own | True), torch.zeros_like(kept.row), moved
-        )
+        return replace(kept, space=space, own=kept.own | True), torch.zeros_like(kept.row)
     sites = answer.lens.sites(answer.item)
     root, slopes = answer.linearised(
         [(find_site(sites, *one.address), one.head) for one in heads],
@@ -238,4 +225,4 @@ def _near(
         effect = answer.change(in_row(heads, query, torch.zeros_like(own)))
     kept = KeptOutcome(heads[0].projected, row, space, every, 1.0, effect, answer)
     rising = [head.values.double() @ one for head, one in zip(heads, slopes, strict=True)]
-    return _Near(kept, torch.cat(rising), lambda rows: answer.change(in_row(heads, query, rows)))
+    return kept, torch.cat(rising)

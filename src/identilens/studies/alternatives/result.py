@@ -12,25 +12,18 @@ from identilens.charts.viewer import MAP_BUDGET, TokenMap, map_characters
 from identilens.charts.views import View
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import HEAD
+from identilens.runs.tables import HEAD, decimals, integers
 from identilens.studies.head_views import axis_tokens
 from identilens.studies.outcomes import normed_heads
 from identilens.studies.settings import UNITS
 
 ANSWER = {
-    "query": pl.Int64,
-    "outcome": pl.String,
-    "aim": pl.String,
-    "tolerance": pl.String,
-    "allowed": pl.Float64,
-    "effect": pl.Float64,
-    "predicted": pl.Float64,
-    "measured": pl.Float64,
+    **integers("query"),
+    **dict.fromkeys(("outcome", "aim", "tolerance"), pl.String),
+    **decimals("allowed", "effect", "predicted", "measured"),
     "same_top": pl.Boolean,
-    "mass_before": pl.Float64,
-    "mass_after": pl.Float64,
-    "keys_before": pl.Int64,
-    "keys_after": pl.Int64,
+    **decimals("mass_before", "mass_after"),
+    **integers("keys_before", "keys_after"),
 }
 """Columns of alternatives of a row that keep an answer or a layer's output; missing where each head's output stays."""
 
@@ -127,21 +120,11 @@ class Alternatives(Result):
         "table": {
             **HEAD,
             "alternative": pl.String,
-            "n_query": pl.Int64,
-            "n_key": pl.Int64,
-            "d_k": pl.Int64,
-            "simplex_nullity": pl.Int64,
-            "mean_total_variation": pl.Float64,
-            "largest_total_variation": pl.Float64,
-            "distance_bound": pl.Float64,
-            "distance_bound_bfloat16": pl.Float64,
-            "output_error": pl.Float64,
-            "logit_rank": pl.Int64,
-            "dimension": pl.Int64,
-            "formula": pl.Int64,
-            "hidden_change": pl.Float64,
-            "logits_change": pl.Float64,
-            "loss_change": pl.Float64,
+            **integers("n_query", "n_key", "d_k", "simplex_nullity"),
+            **decimals("mean_total_variation", "largest_total_variation"),
+            **decimals("distance_bound", "distance_bound_bfloat16", "output_error"),
+            **integers("logit_rank", "dimension", "formula"),
+            **decimals("hidden_change", "logits_change", "loss_change"),
             **ANSWER,
             "note": pl.String,
         },

@@ -26,8 +26,9 @@ from identilens.runs.study import Output
 from identilens.runs.tables import Row
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.rows import (
-    ReceivedSums,
+    added,
     layer_frame,
+    received_frame,
     scalars,
     with_certain_mass,
 )
@@ -81,7 +82,7 @@ class Auditor:
         # Columns are made once the batches are through: reading a value would make a GPU wait after every layer.
         self._layers: list[tuple[int, Callable[[], pl.DataFrame]]] = []
         self._certain: list[tuple[int, Row]] = []
-        self._received = ReceivedSums(self.type_names)
+        self._received: list[Callable[[], pl.DataFrame]] = []
         self._matrices: dict[str, Tensor] = {}
         self._tokens: dict[int, dict[str, list[str]]] = {}
         self._sequence = lru_cache(None)(self._read_sequence)
@@ -99,11 +100,12 @@ class Auditor:
         frames = [frame() for _, frame in sorted(self._layers, key=first)]
         certain = [row for _, row in sorted(self._certain, key=first)]
         parts = {"table": frames, "rows": [certain], "effects": [effects]}
-        tables = filled(Audit.schema, parts)
+        received = [frame() for frame in self._received]
+        tables = filled(Audit.schema, {**parts, "token_types": received})
         for name in parts:
             tables[name] = tables[name].sort("text", maintain_order=True)
         tables["table"] = with_certain_mass(tables["table"], tables["rows"])
-        tables["token_types"] = self._received.table()
+        tables["token_types"] = added(tables["token_types"])
         return Output(tables, self._matrices, self._tokens)
 
     def measure(self, call: AttentionCall) -> Tensor:
@@ -164,13 +166,17 @@ class Auditor:
             )
             measures = measure_layer(layer)
             layer.require_finite(measures.output_norm, "output")
-            self._received.add(sites, torch.cat([side.types for side in queries]).sum(0), measures)
+            asking = torch.cat([side.types for side in queries]).sum(0)
+            both = torch.stack([measures.raw_received, measures.effective_received])
+            received = both.unflatten(1, (len(sites), -1, layer.heads)).sum(2)
             sizes = "n_query", "n_key", "d_k", "d_v"
             counts = {name: getattr(layer, name) for name in sizes}
             counts["d_model"] = factor.d_model
             columns = scalars(measures).split(len(texts) * layer.heads, 1)
             for number, one in enumerate(sites):
                 self._certify(layer, number, measures, asked)
+                types = self.type_names, asking, received[:, number]
+                self._received.append(partial(received_frame, one, *types))
                 rank = {"stacked_rank": one.stacked_rank}
                 tokens = [side.tokens for side in keys]
                 frame = partial(layer_frame, texts, one, counts | rank, columns[number], tokens)

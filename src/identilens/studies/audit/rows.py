@@ -11,9 +11,7 @@ from torch import Tensor
 from identilens.measures.attention.layer import LayerMeasures
 from identilens.models.layout import Site
 from identilens.runs.tables import HEAD
-from identilens.studies.audit.result import Audit
 from identilens.studies.drawn import ALIKE
-from identilens.studies.heads import shaped
 
 _MEASURES = (
     "rank",
@@ -99,54 +97,45 @@ def with_certain_mass(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-class ReceivedSums:
-    """Attention from token type to token type, summed over the texts of a part."""
+def received_frame(
+    site: Site,
+    names: Sequence[str],
+    counts: Float[Tensor, " type"],
+    received: Float[Tensor, "two head type type"],
+) -> pl.DataFrame:
+    """Return rows of the token type table of some texts: sums over the query tokens of each type.
 
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
-        self._sums: dict[Site, tuple[Tensor, Tensor]] = {}
-
-    def add(
-        self, sites: Sequence[Site], queries: Float[Tensor, " type"], measures: LayerMeasures
-    ) -> None:
-        """Add some texts' share in some layers: how many queries of each type, and what they gave to each type."""
-        both = (
-            torch.stack([measures.raw_received, measures.effective_received])
-            .unflatten(1, (len(sites), -1, sites[0].heads))
-            .sum(2)
-        )
-        for site, one in zip(sites, both.unbind(1), strict=True):
-            counts, received = self._sums.get(site, (0, 0))
-            self._sums[site] = (counts + queries, received + one)  # pyright: ignore[reportArgumentType] starts at 0
-
-    def table(self) -> pl.DataFrame:
-        """Return the means over query tokens, in the columns of the token type table."""
-        frames = []
-        for site, (counts, received) in self._sums.items():
-            means = (received.cpu() / counts.cpu()[:, None]).numpy()
-            heads, queries, keys = np.indices(means.shape[1:]).reshape(3, -1)
-            raw, effective = means.reshape(2, -1)
-            frames.append(
-                pl.DataFrame(
-                    {
-                        "kind": site.kind,
-                        "layer": site.layer,
-                        "head": heads,
-                        "query_type": [self.names[query] for query in queries],
-                        "key_type": [self.names[key] for key in keys],
-                        "queries": counts.long().cpu().numpy()[queries],
-                        "raw": raw,
-                        "effective": effective,
-                    }
-                ).filter(pl.col("queries") > 0)
-            )
-        return shaped(Audit.schema["token_types"], frames)
+    Args:
+        site: The layer.
+        names: Names of the types.
+        counts: Query tokens of each type.
+        received: What they give to each type, in raw and in effective attention.
+    """
+    heads, queries, keys = np.indices(received.shape[1:]).reshape(3, -1)
+    raw, effective = received.cpu().flatten(1).numpy()
+    return pl.DataFrame(
+        {
+            "kind": site.kind,
+            "layer": site.layer,
+            "head": heads,
+            "query_type": [names[query] for query in queries],
+            "key_type": [names[key] for key in keys],
+            "queries": counts.long().cpu().numpy()[queries],
+            "raw": raw,
+            "effective": effective,
+        }
+    )
 
 
-def merge_token_types(parts: pl.DataFrame) -> pl.DataFrame:
-    """Return the token type table from rows of several parts: means weighted by query tokens."""
+def added(parts: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of the token type table of several texts as one."""
     keys = ["kind", "layer", "head", "query_type", "key_type"]
-    weighted = [(pl.col(name) * pl.col("queries")).sum() for name in ("raw", "effective")]
-    sums = parts.group_by(keys, maintain_order=True).agg(pl.col("queries").sum(), *weighted)
+    sums = pl.col("queries", "raw", "effective").sum()
+    return parts.group_by(keys, maintain_order=True).agg(sums)
+
+
+def means_by_type(parts: pl.DataFrame) -> pl.DataFrame:
+    """Return the token type table: means over all query tokens of a type."""
+    sums = added(parts).filter(pl.col("queries") > 0)
     means = sums.with_columns(pl.col("raw", "effective") / pl.col("queries"))
-    return means.select(list(parts.columns)).sort("kind", "layer", "head", maintain_order=True)
+    return means.sort("kind", "layer", "head", maintain_order=True)

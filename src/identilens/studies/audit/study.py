@@ -17,7 +17,7 @@ from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, Tables
 from identilens.studies.audit.auditor import Auditor
 from identilens.studies.audit.result import Audit
-from identilens.studies.audit.rows import merge_token_types
+from identilens.studies.audit.rows import means_by_type
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.heads import Place, TextStudy
 from identilens.studies.outcomes import head_effects, head_estimates, model_outcome
@@ -112,7 +112,7 @@ class AuditStudy(TextStudy[AuditSettings, Audit]):
 
     def finish(self, tables: Tables) -> Output:
         """Return the tables, one of them joined over all parts."""
-        return Output({**tables, "token_types": merge_token_types(tables["token_types"])})
+        return Output({**tables, "token_types": means_by_type(tables["token_types"])})
 
     def run(self, part: int) -> Output:
         """Return the rows and saved matrices of one part."""

@@ -82,8 +82,7 @@ def certified(
 
 def proven_rows(
     pairs: Sequence[tuple[Head, int]],
-    claims: Iterable[Claim],
-    costs: Float[Tensor, "#row functional key"],
+    functionals: Sequence[Functionals],
     tolerances: Sequence[Tolerance],
 ) -> pl.DataFrame:
     """Return value and proven ends of functionals of rows of heads, all rows together: by row and tolerance.
@@ -94,20 +93,17 @@ def proven_rows(
         UnsupportedModelError: As `Head.attention`.
         NumericalError: A program whose answer cannot be certified.
     """
-    kept, ends = of_rows(pairs), []
-    for tolerance in tolerances:
-        programs = row_programs(kept, [tolerance.size] * len(kept))
-        own = costs.to(programs.inside)[..., programs.keys] * programs.asked[:, None]
-        lo, hi, _ = programs.between(own)
-        ends.append(torch.stack([(own @ programs.inside[..., None])[..., 0], lo, hi]))
-    columns = dict(zip(("value", "lo", "hi"), torch.stack(ends, 2).tolist(), strict=True))
-    named = {name: [getattr(head, name) for head, _ in pairs] for name in ("layer", "head", "kind")}
-    named |= {"row": [row for _, row in pairs], **columns}
-    table = pl.DataFrame(named).with_columns(
-        tolerance=pl.lit([one.name for one in tolerances]),
-        functional=pl.lit([claim.words for claim in claims]),
-    )
-    return table.explode("tolerance", *columns).explode("functional", *columns)
+    kept = of_rows(pairs)
+    found = [
+        certified(kept, row_programs(kept, [one.size] * len(kept)), functionals)
+        for one in tolerances
+    ]
+    rows = []
+    for number, (head, row) in enumerate(pairs):
+        place = {"layer": head.layer, "head": head.head, "kind": head.kind, "row": row}
+        for tolerance, proven in zip(tolerances, found, strict=True):
+            rows += [{**place, "tolerance": tolerance.name, **one} for one in proven[number]]
+    return pl.DataFrame(rows)
 
 
 def layer_functionals(
@@ -136,6 +132,6 @@ def layer_functionals(
     place = seed, text, layer.site.layer, layer.site.kind
     if drawn := drawn_rows(*place, len(heads) * len(rows), bounded):
         pairs = [(heads[number // len(rows)], number % len(rows)) for number in drawn]
-        proven = proven_rows(pairs, functionals, costs[None], tolerances)
+        proven = proven_rows(pairs, [functionals] * len(pairs), tolerances)
         frames.append(proven.join(numbered, on="row", maintain_order="left"))
     return shaped(CLAIMS, frames).with_columns(outcome=pl.lit("head"))

@@ -134,15 +134,8 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
 
         Rows change independently of each other, so that ends of means over rows are means of ends.
         """
-        none = torch.zeros(len(heads[0].keys), dtype=torch.float64)
-        costs = [
-            torch.stack([functionals.get(one, none) for one in self.patterns])
-            for functionals in drawn.values()
-        ]
-        every = torch.stack(costs).repeat(len(heads), 1, 1)
-        found = proven_rows([*product(heads, drawn)], self.patterns, every, self.tolerances)
-        asked = [{"row": query, "functional": one.words} for query in drawn for one in drawn[query]]
-        scored = found.join(pl.DataFrame(asked), on=["row", "functional"], how="semi")
+        pairs = [*product(heads, drawn)]
+        scored = proven_rows(pairs, [drawn[query] for _, query in pairs], self.tolerances)
         of = ["layer", "head", "kind", "tolerance", pl.col("functional").alias("pattern")]
         means = scored.group_by(of, maintain_order=True).agg(
             pl.col("lo", "hi").mean(), rows=pl.len(), score=pl.col("value").mean()

@@ -19,7 +19,7 @@ from identilens.studies.perturbation_views import (
 )
 
 _SHOWN = {"raw": "raw attention", "effective": "effective attention (sizes)"}
-HEAD: Columns = {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
+HEAD: Columns = {"kind": pl.String, **integers("layer", "head")}
 _DIMENSIONS = integers("dim_r", "dim_half", "dim_95")
 PATTERN: Columns = {
     "empty_rows": pl.Int64,
