@@ -15,9 +15,8 @@ from identilens.models.outcome import Answer
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, Tables
-from identilens.studies.audit.auditor import Auditor
+from identilens.studies.audit.auditor import Auditor, means_by_type
 from identilens.studies.audit.result import Audit
-from identilens.studies.audit.rows import means_by_type
 from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.heads import Place, TextStudy
 from identilens.studies.outcomes import head_effects, head_estimates, model_outcome

@@ -17,8 +17,7 @@ from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import Kind
 from identilens.runs.tables import HEAD, Row, counted, ends
-from identilens.studies.certify.functionals import CLAIMS, PLACE, ROW
-from identilens.studies.certify.rows import SCHEMA, VERDICTS
+from identilens.studies.certify.rows import CLAIMS, PLACE, ROW, SCHEMA, VERDICTS
 from identilens.studies.drawn import mean_of_rows
 from identilens.studies.head_views import file_name, marked_line
 from identilens.studies.outcomes import ONLY_FEW, exactness, normed_heads

@@ -19,7 +19,7 @@ from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Tables
-from identilens.studies.certify.functionals import Functionals, proven_rows
+from identilens.studies.certify.rows import Functionals, proven_rows
 from identilens.studies.drawn import drawn_rows
 from identilens.studies.heads import TextStudy, shaped
 from identilens.studies.items import Items
