@@ -76,11 +76,10 @@ def alternatives(
 ) -> identilens.studies.alternatives.result.Alternatives:
     r"""Find other attention weights with the same output, and run the model with them.
 
-    For each head: an alternative drawn uniformly from all (``sampled``); the farthest found (``far``), with an upper
-    bound of the distance of any; and the most even one (``maximum_entropy``). On request also an alternative that other
-    queries and keys give (``realisable``), and the weights that the model computes with parameters changed to give it
-    (``parameters``). Each is put back into the model. The changes of the final hidden state, the logits and the
-    loss are measured. Derivations and limits: docs/alternatives.md.
+    For each head: an alternative drawn uniformly from all (``sampled``) and the farthest found (``far``), with an upper
+    bound of the distance of any. On request also one that other queries and keys give (``realisable``). Each is put
+    back into the model. The changes of the final hidden state, the logits and the loss are measured. Derivations and
+    limits: docs/alternatives.md.
 
     Args:
         lens: The model.
@@ -89,7 +88,7 @@ def alternatives(
         heads: Heads, counted from 0; all by default.
         max_length: Cut longer texts to this many tokens.
         kind: Kind of attention; all kinds of the model by default. Layers count from 0 within each kind.
-        realisable: Also search for other queries and keys with the same output, and for parameters that produce them.
+        realisable: Also search for other queries and keys that give the same output.
         distance: Mean total variation distance that the realisable alternative must reach.
         starts: Random starts for each row in the search for a far alternative. Other starts empty its largest weights.
         seed: Seed of the random numbers.
@@ -755,7 +754,6 @@ def token_identifiability(
     hidden_units: int = ...,
     max_length: int | None = ...,
     seed: int = ...,
-    compare_model: str | typing.Any | None = ...,
     states: str | pathlib.Path | None = ...,
     settings: typing.Any = ...,
     out: str | pathlib.Path | None = ...,
@@ -790,7 +788,6 @@ def token_identifiability(
         hidden_units: Width of the MLP's hidden layer.
         max_length: Cut longer texts to this many tokens.
         seed: Seed of splits, initial weights and batches.
-        compare_model: A second checkpoint to run on the same texts, such as a fine-tuned one; in Python also a lens.
         states: Folder where hidden states are stored for later runs; states/ in the run's folder by default.
         settings: All settings at once, as a `identilens.studies.tokens.settings.TokenSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
