@@ -82,10 +82,12 @@ def test_a_model_made_in_memory_has_no_path(lens):
 
 def test_a_model_of_a_folder_is_named_by_it(bundled, bundled_path):
     reference = lens_reference(bundled)
-    assert reference.source == str(bundled_path)
+    assert reference.options["model"] == str(bundled_path)
     assert (reference.name, reference.gpus) == (bundled.name, 0)
     assert reference.restored().digest == bundled.digest
-    named = replace(reference, name="other", options={"dtype": "float64"}).restored()
+    named = replace(
+        reference, name="other", options={"model": bundled_path, "dtype": "float64"}
+    ).restored()
     assert (named.name, named.dtype) == ("other", torch.float64)
 
 

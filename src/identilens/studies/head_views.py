@@ -10,16 +10,6 @@ from identilens.runs.matrices import Tokens
 from identilens.runs.tables import Row, counted
 
 
-def head_name(row: Row) -> str:
-    """Return what to call the head of a row."""
-    return f"text {row['text']}, {row['kind']} layer {row['layer']}, head {row['head']}"
-
-
-def file_name(row: Row) -> str:
-    """Return the head of a row as a part of a file's name."""
-    return f"text{row['text']}_layer{row['layer']}_head{row['head']}_{row['kind']}"
-
-
 def marked_line(
     title: str, rows: pl.DataFrame, marks: Mapping[str, Mark], shares: Mapping[str, str]
 ) -> TokenLine:

@@ -249,20 +249,18 @@ class LensReference:
     """The path of a model and how it was loaded, from which a lens is created in another process.
 
     Attributes:
-        source: Hub id or folder.
         name: Name of the model.
-        options: Further arguments of `load`.
+        options: Arguments of `load`, the hub id or folder among them.
         gpus: Number of GPUs that it is on.
     """
 
-    source: str
     name: str
     options: dict[str, Any]
     gpus: int = 0
 
     def restored(self) -> Lens:
         """Return the lens."""
-        lens = load(self.source, **self.options)
+        lens = load(**self.options)
         lens.name = self.name
         return lens
 
@@ -280,6 +278,7 @@ def lens_reference(lens: Lens) -> LensReference:
         )
     facts = lens.facts
     options = {
+        "model": lens.model.name_or_path,
         "dtype": facts["dtype"],
         "revision": facts["revision"],
         "attn_implementation": lens.model.config._attn_implementation,
@@ -291,4 +290,4 @@ def lens_reference(lens: Lens) -> LensReference:
     several = len(set(parts.values())) > 1
     options |= {"device_map": parts} if several else {"device": facts["device"]}
     gpus = {each.device for each in lens.model.parameters() if each.device.type == "cuda"}
-    return LensReference(lens.model.name_or_path, lens.name, options, len(gpus))
+    return LensReference(lens.name, options, len(gpus))

@@ -179,7 +179,7 @@ def _confirmed(change: Callable[[float], float], allowed: float) -> tuple[float,
 
 def _near(
     answer: Answer | None, heads: Sequence[Head], query: int, rows: HeadRows | None = None
-) -> tuple[KeptOutcome, Float[Tensor, " key"]]:
+) -> tuple[KeptOutcome, Float[Tensor, " weight"]]:
     """Return the model's answer as what must stay when one row of all heads changes together, to first order.
 
     Where the heads have other ``rows``, or their own; with half of how fast the square of the change rises with each

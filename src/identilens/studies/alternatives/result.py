@@ -194,11 +194,10 @@ class Alternatives(Result):
 
     def _facts(self, rows: pl.DataFrame) -> dict[str, str | int | None]:
         asked = self.provenance["settings"].get("queries") or ()
-        normed = normed_heads(self.provenance["model"])
         return {
             "found": len(rows),
             "queries": ", ".join(map(str, asked)) or None,
-            "normed": normed,
+            "normed": normed_heads(self.provenance["model"]),
         }
 
     def viewer_maps(self) -> list[TokenMap]:

@@ -19,7 +19,7 @@ from identilens.runs.settings import Kind
 from identilens.runs.tables import HEAD, Row, counted, ends
 from identilens.studies.certify.rows import CLAIMS, PLACE, ROW, SCHEMA, VERDICTS
 from identilens.studies.drawn import mean_of_rows
-from identilens.studies.head_views import file_name, marked_line
+from identilens.studies.head_views import marked_line
 from identilens.studies.outcomes import ONLY_FEW, exactness, normed_heads
 from identilens.studies.settings import UNITS
 
@@ -44,6 +44,7 @@ _MARKS = {
     )
 }
 _LABEL = 22
+_MAP = "map_text{text}_layer{layer}_head{head}_{kind}"
 _COLUMN, _MAPS = 150, 12
 """Pixels of the longer side of a map that is a column wide with its tokens, and heads whose maps are drawn."""
 _BEFORE_NORM = "what the head mixes, before the model normalises it,"
@@ -219,7 +220,7 @@ class Certainty(Result):
             pl.col("query").n_unique()
         )
         several = heads.filter(pl.col("query") > 1).drop("query").head(_MAPS)
-        return {f"map_{file_name(one)}": self.plot_map(**one) for one in several.to_dicts()}
+        return {_MAP.format(**one): self.plot_map(**one) for one in several.to_dicts()}
 
     def summary(self) -> Finding:
         """Return the first claim or source, what is certain at the first tolerance, and what it rests on."""

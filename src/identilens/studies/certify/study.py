@@ -23,12 +23,11 @@ from identilens.models.stream import read_stream, require_unembedding, token_of
 from identilens.models.token_names import token_names
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import Row
+from identilens.runs.tables import HEAD, Row
 from identilens.studies.certify.certificates import FOLDER, CertificateFile
 from identilens.studies.certify.result import Certainty
 from identilens.studies.certify.rows import SCHEMA, certified_rows
 from identilens.studies.certify.settings import CertifySettings
-from identilens.studies.head_views import head_name
 from identilens.studies.heads import HeadStudy, Place, filled
 from identilens.studies.outcomes import answer_in_words, asked_answer, kept_outcomes
 from identilens.studies.settings import UNITS, tolerances
@@ -36,6 +35,9 @@ from identilens.studies.settings import UNITS, tolerances
 _ROWS = 16
 """Rows in one part: what an interruption can cost."""
 
+_PLACE = (
+    "text {text}, {kind} layer {layer}, head {head}, query {query} ({query_token!r}) of {model}"
+)
 _SOURCES = 1_024
 """Positions whose sources are in memory."""
 
@@ -114,7 +116,7 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
             places = [*places]
             # Heads of a layer have the same queries, which may take a run of the model to know.
             queries = self.heads.requested(places[0], self.settings.queries)
-            rows = [(place, query) for place in places for query in queries]
+            rows = [*product(places, queries)]
             parts += [rows[first : first + _ROWS] for first in range(0, len(rows), _ROWS)]
         return parts
 
@@ -166,9 +168,9 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
 
     def _write(self, rows: Sequence[Row], claims: Collection[Claim], at: Row) -> None:
         """Write the certificates of a row's claims, and note their files."""
-        head = at["text"], at["layer"], at["head"], at["kind"]
-        place = MatrixKey(*head, f"query{at['query']}")
-        where = f"{head_name(at)}, query {at['query']} ({at['query_token']!r}) of {self._model}"
+        head = {name: at[name] for name in HEAD}
+        place = MatrixKey(**head, name=f"query{at['query']}")
+        where = _PLACE.format(**at, model=self._model)
         kept = {"outcome": at["outcome"], "tolerance": at["tolerance"], "where": where}
         last = at["tolerance"].replace("%", "percent")
         for number, (claim, row) in enumerate(zip(claims, rows[-len(claims) :], strict=False)):

@@ -214,11 +214,6 @@ class Mixing(Result):
         return self.table["kind"].unique().sort().to_list()
 
     @cached_property
-    def own_kinds(self) -> list[str]:
-        """Kinds that have a token of their own."""
-        return [kind for kind in self.kinds if kind != "cross"]
-
-    @cached_property
     def own_boxes(self) -> pl.DataFrame:
         """Boxes of own contributions with the share not their own largest (Fig. 3a, 3b)."""
         return measures.box_statistics(self.own())
@@ -241,7 +236,7 @@ class Mixing(Result):
     @cached_property
     def speech(self) -> pl.DataFrame:
         """Boxes by part of speech (Fig. 26–37): tags are those of the source; without rows where there are none."""
-        source = self.own().filter(kind=self.own_kinds[0])
+        source = self.own().filter(kind=self.kinds[0])
         return measures.boxes_by_tag(source, self.tags) if len(self.tags) else pl.DataFrame()
 
     @cached_property
@@ -317,7 +312,7 @@ class Mixing(Result):
 
     def summary(self) -> Finding:
         """Return how much of a token is still itself, where context comes from, what attention alone would say."""
-        kind, settings = self.own_kinds[0], self.provenance["settings"]
+        kind, settings = self.kinds[0], self.provenance["settings"]
         share = (pl.col("standard_error") / pl.col("contribution")).median()
         error = self.table.filter(pl.col("contribution") > 0).select(share).item()
         own, beside, rollouts = (

@@ -223,14 +223,13 @@ class StructureStudy(Study[StructureSettings, Structure]):
 
     def _matrices(self) -> dict[str, Tensor]:
         """Return the means of each layer in float32: over representatives, and over all texts."""
-        texts = dict.fromkeys(("all_raw", "all_effective", "visibility"), len(self.items))
-        counts = {f"clusters{self.chosen}": self.chosen, "effective": self.chosen, **texts}
+        chosen, texts = self.chosen, len(self.items)
+        means = {"raw": (f"clusters{chosen}", chosen), "effective": ("effective", chosen)}
+        means |= {name: (name, texts) for name in ("all_raw", "all_effective", "visibility")}
         return {
-            f"{key}.{'raw' if name.startswith('clusters') else name}": (
-                self.sums[f"{key}.{name}"] / count
-            ).float()
+            f"{key}.{name}": (self.sums[f"{key}.{own}"] / count).float()
             for key in self._sites
-            for name, count in counts.items()
+            for name, (own, count) in means.items()
         }
 
     def _heads(self) -> Iterator[Columns]:
