@@ -44,11 +44,11 @@ from identilens.studies.structure.texts import (
     texts_of_length,
 )
 
-Columns = dict[str, Any]
-"""Columns of rows of a table: a value of each row, or one for all of them."""
+Table = dict[str, Any]
+"""Columns of a table: values of all rows, or one value for all of them."""
 
-Parts = Mapping[str, Sequence[Columns]]
-"""Columns by table."""
+Parts = Mapping[str, Sequence[Table]]
+"""Such columns by the name of the table."""
 
 Maps = Float[Tensor, "head q k"]
 
@@ -232,7 +232,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
             for name, (own, count) in means.items()
         }
 
-    def _heads(self) -> Iterator[Columns]:
+    def _heads(self) -> Iterator[Table]:
         """Yield the columns of the main table, layer by layer."""
         for key, site in self._sites.items():
             maps, space = self.structures[key], self._space(key, len(self.items))
@@ -251,7 +251,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
                 columns |= {f"{prefix}{name}": [one[name] for one in named] for name in PATTERN}
             yield _of_heads(site, columns)
 
-    def _stability(self) -> Iterator[Columns]:
+    def _stability(self) -> Iterator[Table]:
         """Yield how far W of k representatives is from that of the next k and of all texts."""
         ladder = sorted(self.clusterings)
         for key, site in self._sites.items():
@@ -342,7 +342,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
             before = layers
         return {"texts": rows, "pairs": pairs}
 
-    def _pair(self, first: int, one: LayerView, other: LayerView) -> Columns:
+    def _pair(self, first: int, one: LayerView, other: LayerView) -> Table:
         """Return what a second text makes of weights that are equivalent under the first."""
         circle = circularity(
             one.weights, one.projected, other.projected, seed=self.settings.seed + first
@@ -386,7 +386,7 @@ def dimensions(space: Subspace) -> dict[str, Tensor]:
     }
 
 
-def _of_heads(site: Site, columns: Mapping[str, Any]) -> Columns:
+def _of_heads(site: Site, columns: Mapping[str, Any]) -> Table:
     """Return the columns of rows of the heads of a layer."""
     near = {name: one.cpu() if isinstance(one, Tensor) else one for name, one in columns.items()}
     return {"kind": site.kind, "layer": site.layer, "head": range(site.heads), **near}

@@ -1,6 +1,5 @@
 """Whether the input token can be recovered from its hidden state (Brunner et al. 2020, section 4)."""
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,12 +25,10 @@ from identilens.measures.tokens.splits import (
 )
 from identilens.models.lens import Lens
 from identilens.runs.folder import RunFolder
-from identilens.runs.provenance import Identity
-from identilens.runs.study import Output, Study, study_function
+from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row, Tables
-from identilens.studies.heads import shaped
-from identilens.studies.items import read_items
-from identilens.studies.tokens.extraction import HiddenStates, check_tokens, extract, read_states
+from identilens.studies.heads import TextStudy, shaped
+from identilens.studies.tokens.extraction import HiddenStates, extract, read_states, token_count
 from identilens.studies.tokens.result import TokenIdentifiability
 from identilens.studies.tokens.settings import Distance, ProbeName, TokenSettings
 
@@ -72,7 +69,7 @@ class Part:
         return f"{self.probe} {self.distance}, fold {self.split.fold}"
 
 
-class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
+class TokenStudy(TextStudy[TokenSettings, TokenIdentifiability]):
     """Measure for every layer how many input tokens can be recovered from their hidden states.
 
     Brunner et al. 2020, section 4, B, D.1: a probe g is trained to predict the input x_i from the hidden state e_i^l.
@@ -105,12 +102,8 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
     result_type = TokenIdentifiability
 
     def __init__(self, lens: Lens, texts: Any, settings: TokenSettings) -> None:
-        super().__init__(settings)
-        self.lens, self.items = lens, read_items(lens, texts, settings.max_length)
-        lengths = array("q")
-        for text, item in enumerate(self.items):
-            check_tokens(item, text)
-            lengths.append(len(item.tensors["input_ids"]))
+        super().__init__(lens, texts, settings)
+        lengths = [token_count(item, text) for text, item in enumerate(self.items)]
         check_corpus(settings, lengths)
         layers = len(read_states(lens, self.items[:1])[0]) - 1
         cells(settings, layers, settings.probes[0])
@@ -123,9 +116,9 @@ class TokenStudy(Study[TokenSettings, TokenIdentifiability]):
         self._rates: dict[tuple[Any, ...], float] = {}
         self._temporary: TemporaryDirectory[str] | None = None
 
-    def identity(self) -> Identity:
-        """Return the model and the texts."""
-        return Identity(self.lens.facts, self.items.digests)
+    def sizes(self) -> Sequence[int]:
+        """Return one fold for each part."""
+        return [1] * len(self.parts)
 
     def begin(self, folder: RunFolder | None) -> None:
         """Read the learning rates that finished parts have chosen."""
