@@ -754,7 +754,6 @@ def token_identifiability(
     hidden_units: int = ...,
     max_length: int | None = ...,
     seed: int = ...,
-    compare_model: str | typing.Any | None = ...,
     states: str | pathlib.Path | None = ...,
     settings: typing.Any = ...,
     out: str | pathlib.Path | None = ...,
@@ -789,7 +788,6 @@ def token_identifiability(
         hidden_units: Width of the MLP's hidden layer.
         max_length: Cut longer texts to this many tokens.
         seed: Seed of splits, initial weights and batches.
-        compare_model: A second checkpoint to run on the same texts, such as a fine-tuned one; in Python also a lens.
         states: Folder where hidden states are stored for later runs; states/ in the run's folder by default.
         settings: All settings at once, as a `identilens.studies.tokens.settings.TokenSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.

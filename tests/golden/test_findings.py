@@ -67,7 +67,7 @@ CASES = {
     "alternatives": alternatives,
     "alternatives, none": partial(alternatives, 1, found=False),
     **{f"tokens {name}": partial(identified, name) for name in get_args(Experiment)},
-    "tokens, two checkpoints": partial(identified, "across-layers", ("model", "compared"), 1),
+    "tokens, one fold": partial(identified, "across-layers", 1),
     "inversion": inverted,
     "inversion of an encoder": partial(inverted, 1, causal=False),
     "rollout": rolled,

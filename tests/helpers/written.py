@@ -239,27 +239,26 @@ def inverted(texts=2, causal=True, bits=(3, 4)):
     return replace(made, provenance={**RECORD, "settings": settings})
 
 
-def identified(experiment="same-layer", checkpoints=("model",), folds=2):
+def identified(experiment="same-layer", folds=2):
     """Rates of two probes on layers 1 to 3; those of the second fold are larger by 0.1."""
     table = []
-    for checkpoint in checkpoints:
-        for probe, distance in (("naive", "cosine"), ("linear", "l2")):
-            for cell in _cells(experiment):
-                for fold in range(folds):
-                    rate = 0.75 - 0.125 * cell["layer_tested"] + 0.125 * (probe == "linear")
-                    rate -= 0.0625 * abs(cell["offset"]) + 0.03125 * (cell["offset"] < 0)
-                    rate -= 0.0625 * (checkpoint == "compared") + 0.25 * (1 - cell["share"])
-                    rate -= 0.03125 * abs(cell["layer_trained"] - cell["layer_tested"])
-                    trained = {} if probe == "naive" else {
-                        "train_rate": 0.875, "validation_loss": 0.5, "learning_rate": 0.01 * (1 + fold),
-                        "epochs": 7 + fold, "best_epoch": 5, "converged": fold == 0, "train_tokens": 700,
-                    }  # fmt: skip
-                    table.append({
-                        **cell, "experiment": experiment, "checkpoint": checkpoint, "probe": probe,
-                        "distance": distance, "fold": fold, "rate": rate + 0.1 * fold,
-                        "token_rate": rate + 0.125, "chance": 0.0625, "token_chance": 0.09375,
-                        "tokens": 1500 + 100 * fold, "sentences": 30 + fold, **trained,
-                    })  # fmt: skip
+    for probe, distance in (("naive", "cosine"), ("linear", "l2")):
+        for cell in _cells(experiment):
+            for fold in range(folds):
+                rate = 0.75 - 0.125 * cell["layer_tested"] + 0.125 * (probe == "linear")
+                rate -= 0.0625 * abs(cell["offset"]) + 0.03125 * (cell["offset"] < 0)
+                rate -= 0.25 * (1 - cell["share"])
+                rate -= 0.03125 * abs(cell["layer_trained"] - cell["layer_tested"])
+                trained = {} if probe == "naive" else {
+                    "train_rate": 0.875, "validation_loss": 0.5, "learning_rate": 0.01 * (1 + fold),
+                    "epochs": 7 + fold, "best_epoch": 5, "converged": fold == 0, "train_tokens": 700,
+                }  # fmt: skip
+                table.append({
+                    **cell, "experiment": experiment, "probe": probe,
+                    "distance": distance, "fold": fold, "rate": rate + 0.1 * fold,
+                    "token_rate": rate + 0.125, "chance": 0.0625, "token_chance": 0.09375,
+                    "tokens": 1500 + 100 * fold, "sentences": 30 + fold, **trained,
+                })  # fmt: skip
     return written(TokenIdentifiability, table=table)
 
 

@@ -1,11 +1,9 @@
 """Heads, rows and what they are called: positions by name, parts of a study, and how much of a table a page takes."""
 
-import polars as pl
 import pytest
 
 from identilens.errors import InputError
-from identilens.studies import head_views
-from identilens.studies.head_views import axis_tokens, of_whole_groups
+from identilens.studies.head_views import axis_tokens
 from identilens.studies.heads import named_places
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -48,23 +46,6 @@ def test_positions_that_a_text_lacks_are_named(requested):
         InputError, match=rf"text 7 has no token or position {requested!r} among its 5 queries"
     ):
         named_places(NAMES, requested, 7)
-
-
-FRAME = pl.DataFrame({
-    "text": [0, 0, 1, 1, 1], "layer": 0, "head": [1, 1, 0, 0, 0], "kind": ["cross"] * 2 + ["encoder"] * 3,
-    "value": [1.0, 2.0, 3.0, 4.0, 5.0],
-})  # fmt: skip
-
-
-@pytest.mark.parametrize(("budget", "rows"), [(0, 2), (2, 2), (4, 2), (5, 5), (9, 5)])
-def test_a_page_takes_whole_groups_and_always_the_first(budget, rows):
-    assert len(of_whole_groups(FRAME, ["text"], budget)) == rows
-
-
-def test_a_page_takes_a_largest_number_of_groups(monkeypatch):
-    monkeypatch.setattr(head_views, "MOST_GROUPS", 1)
-    assert of_whole_groups(FRAME, ["text"], 100)["text"].to_list() == [0, 0]
-    assert of_whole_groups(FRAME.clear(), ["text"], 100).is_empty()
 
 
 def test_tokens_stand_at_the_queries_and_keys_of_a_head():

@@ -34,10 +34,6 @@ def test_items_are_those_of_a_list_wherever_the_texts_lie(lens):
         assert items.names == {name for one in expected for name in one.tokens["encoder"]}
         digests = [hashlib.sha256(one.identity.encode()).digest() for one in expected]
         assert [*items.digests] == digests
-        some = items.chosen([2, 0])
-        assert [one.length for one in some] == [*some.lengths] == [7, 6]
-        assert [*some.digests] == [digests[2], digests[0]]
-        assert [*some.chosen([1]).lengths] == [6]
     read = [one.identity for one in expected]
     by_digest, by_string = (provenance("toy", Identity({}, one), {}) for one in (digests, read))
     assert by_digest["texts"] == by_string["texts"]
@@ -86,10 +82,12 @@ def test_a_model_made_in_memory_has_no_path(lens):
 
 def test_a_model_of_a_folder_is_named_by_it(bundled, bundled_path):
     reference = lens_reference(bundled)
-    assert reference.source == str(bundled_path)
+    assert reference.options["model"] == str(bundled_path)
     assert (reference.name, reference.gpus) == (bundled.name, 0)
     assert reference.restored().digest == bundled.digest
-    named = replace(reference, name="other", options={"dtype": "float64"}).restored()
+    named = replace(
+        reference, name="other", options={"model": bundled_path, "dtype": "float64"}
+    ).restored()
     assert (named.name, named.dtype) == ("other", torch.float64)
 
 

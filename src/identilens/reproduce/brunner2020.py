@@ -222,38 +222,37 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
         settings: TunedFigure, out: Path, *, progress: Progress | None, **run: bool
     ) -> Reproduction:
         how = FineTuning(**settings.values_of(FineTuning))
-        tuned = tuned_model(task, settings.model, settings.data, out, how, progress)
+        tuned = load(tuned_model(task, settings.model, settings.data, out, how, progress))
         # The paper looks up tokens of MRPC in both figures.
         lens, texts = load(settings.model), corpus_texts(settings, "mrpc")
-        result = token_identifiability(
-            lens,
-            texts,
-            experiment="layer-to-layer",
-            probes="naive",
-            folds=settings.folds,
-            compare_model=str(tuned),
-            out=out / "run",
-            progress=progress,
-            **run,
+        result, after = (
+            token_identifiability(
+                one,
+                texts,
+                experiment="layer-to-layer",
+                probes="naive",
+                folds=settings.folds,
+                out=out / name,
+                progress=progress,
+                **run,
+            )
+            for name, one in (("run", lens), ("tuned-run", tuned))
         )
-        last = result.means().filter(probe="naive", layer_tested=pl.col("layer_tested").max())
-        both = last.pivot(
-            "checkpoint",
-            index=["distance", "layer_tested"],
-            values="rate",
-            aggregate_function="first",
-        )
+        place = ["distance", "layer_tested"]
+        both = result.means().join(after.means(), place, suffix="_tuned")
         rows = compared(
-            both.with_columns(published=pl.col("distance").replace_strict(TUNED)),
+            both.sort("layer_tested")
+            .tail(2)
+            .with_columns(published=pl.col("distance").replace_strict(TUNED)),
             number,
             "naive, {distance}, layer {layer_tested}, before and after",
             "{published}",
-            "{model:.1%}, {compared:.1%}",
+            "{rate:.1%}, {rate_tuned:.1%}",
         )
         used = record(settings, lens, f"{len(texts)} of mrpc")
-        used["fine-tuned parameters (digest)"] = result.provenance["settings"]["compared"]["digest"]
+        used |= {"fine-tuned parameters (digest)": tuned.digest}
         return reproduction(
-            rows, result, used, token_tables(result), chosen_charts(result, "rate_by_layer")
+            rows, result, used, token_tables(after), chosen_charts(after, "rate_by_layer")
         )
 
     return Figure(f"Brunner et al. 2020, Figure {number}", make, "folds")

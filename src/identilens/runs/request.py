@@ -14,7 +14,7 @@ from identilens.runs.toml import read_toml, toml_value
 NAME = "run.toml"
 
 _LOST = "# Given in Python and not stored: "
-_FOLDERS = ("model", "compare_model", "dataset")
+_FOLDERS = ("model", "dataset")
 """Options whose value is a name on the hub, or a folder."""
 
 

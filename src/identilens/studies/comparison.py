@@ -6,9 +6,15 @@ import polars as pl
 
 from identilens.errors import InputError
 from identilens.runs.result import Result
+from identilens.runs.tables import decimals, integers
+from identilens.studies.heads import shaped
 
 _PLACES = ("kind", "layer", "head", "alternative", "state", "setting")
-_COLUMNS = ("run", "measure", "mean", "difference", "error", "places")
+_COLUMNS = {
+    **dict.fromkeys(("run", "measure"), pl.String),
+    **decimals("mean", "difference", "error"),
+    **integers("places"),
+}
 
 
 def compare(*results: Result) -> pl.DataFrame:
@@ -40,9 +46,7 @@ def compare(*results: Result) -> pl.DataFrame:
     places = [name for name in _PLACES if name in columns]
     names = [str(one.provenance["model"].get("name")) for one in results]
     first, texts = _by_text(results[0], places, measures), results[0].provenance["texts"]
-    rows = [
-        pl.DataFrame(schema={"difference": pl.Float64, "error": pl.Float64, "places": pl.Int64})
-    ]
+    frames = []
     for number, (name, result) in enumerate(zip(names, results, strict=True)):
         run = f"{name} ({names[: number + 1].count(name)})" if names.count(name) > 1 else name
         values = _by_text(result, places, measures)
@@ -53,8 +57,8 @@ def compare(*results: Result) -> pl.DataFrame:
             paired = result.provenance["texts"] == texts
             differences = _differences(first, values, places, paired=paired)
             means = means.join(differences, on="measure", how="left", maintain_order="left")
-        rows.append(means.with_columns(run=pl.lit(run)))
-    return pl.concat(rows, how="diagonal").select(_COLUMNS)
+        frames.append(means.with_columns(run=pl.lit(run)))
+    return shaped(_COLUMNS, frames)
 
 
 def _by_text(result: Result, places: Sequence[str], measures: Sequence[str]) -> pl.DataFrame:
@@ -80,5 +84,5 @@ def _differences(
     by_text = values.group_by("text", "measure").agg(a.mean(), b.mean())
     errors = by_text.group_by("measure").agg(error=variance.sqrt())
     apart = by_place.drop_nulls("difference").group_by("measure")
-    means = apart.agg(pl.col("difference").mean(), places=pl.len().cast(pl.Int64))
+    means = apart.agg(pl.col("difference").mean(), places=pl.len())
     return means.join(errors, on="measure")

@@ -66,15 +66,14 @@ def mean_of_rows(
     known = drawn.group_by([*by, "functional", "tolerance"], maintain_order=True).agg(
         ends.mean(), ends.std().name.suffix("_error"), rows=pl.len()
     )
-    left = 1 - rows / pl.col("population")
-    errors = [
+    left, error = 1 - rows / pl.col("population"), pl.col("lo_error", "hi_error")
+    known_error = (
         pl.when(left == 0)
         .then(0.0)
-        .when(rows >= _FEW, pl.col(error) > ALIKE)
-        .then(pl.col(error) * (left / rows).sqrt())
-        .alias(error)
-        for error in ("lo_error", "hi_error")
-    ]
+        .when(rows >= _FEW, error > ALIKE)
+        .then(error * (left / rows).sqrt())
+        .name.keep()
+    )
     found = means.join(known, on=[*by, "functional"], how="left", maintain_order="left")
     means = found.select(
         *by,
@@ -83,7 +82,7 @@ def mean_of_rows(
         "value",
         (pl.col("lo") + value).clip(least, value),
         (pl.col("hi") + value).clip(value, most),
-        *errors,
+        known_error,
         "rows",
         "population",
     )

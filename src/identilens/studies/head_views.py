@@ -9,19 +9,6 @@ from identilens.models.sequences import names_at, sides
 from identilens.runs.matrices import Tokens
 from identilens.runs.tables import Row, counted
 
-MOST_GROUPS = 1000
-"""Rows, or heads, that a page offers to choose from."""
-
-
-def head_name(row: Row) -> str:
-    """Return what to call the head of a row."""
-    return f"text {row['text']}, {row['kind']} layer {row['layer']}, head {row['head']}"
-
-
-def file_name(row: Row) -> str:
-    """Return the head of a row as a part of a file's name."""
-    return f"text{row['text']}_layer{row['layer']}_head{row['head']}_{row['kind']}"
-
 
 def marked_line(
     title: str, rows: pl.DataFrame, marks: Mapping[str, Mark], shares: Mapping[str, str]
@@ -32,14 +19,6 @@ def marked_line(
         MarkedToken(token, marks[mark], value, note) for token, mark, value, note in shown.rows()
     ]
     return TokenLine(title, tokens, [(marks[name], share) for name, share in shares.items()])
-
-
-def of_whole_groups(frame: pl.DataFrame, keys: Sequence[str], budget: int) -> pl.DataFrame:
-    """Return the rows of the first `MOST_GROUPS` groups that fit into so many rows, and the first in any case."""
-    groups = frame.group_by(keys, maintain_order=True).len().head(MOST_GROUPS)
-    first = pl.int_range(pl.len()) == 0
-    fitting = groups.filter(first | (pl.col("len").cum_sum() <= budget))
-    return frame.join(fitting, on=list(keys), how="semi", maintain_order="left")
 
 
 def axis_tokens(tokens: Tokens, row: Row) -> tuple[Sequence[str], Sequence[str]]:

@@ -22,7 +22,7 @@ from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
 from identilens.runs.settings import Kind, parse_numbers
 from identilens.runs.study import Output, R, S, Study
-from identilens.runs.tables import Columns, Row
+from identilens.runs.tables import Columns, Row, Tables
 from identilens.studies.items import Items, read_items
 from identilens.studies.settings import HeadSettings
 
@@ -101,13 +101,11 @@ class TextHeads:
     def tokens(self, head: Head, text: int) -> dict[str, tuple[str, ...]]:
         """Return what stands at each position of a text, by sequence; a head's own where they are no tokens."""
         sequences, config = self.items[text].tokens, self.lens.model.config
-        read = dict(
-            zip(sides(head.kind, sequences), (len(head.queries), len(head.keys)), strict=True)
-        )
-        sizes = {sequence: len(names) for sequence, names in sequences.items()} | read
+        query, key = sides(head.kind, sequences)
         return {
-            sequence: names_at(sequences, sequence, size, config)
-            for sequence, size in sizes.items()
+            **sequences,
+            query: names_at(sequences, query, len(head.queries), config),
+            key: names_at(sequences, key, len(head.keys), config),
         }
 
     def requested(self, place: Place, queries: Sequence[int | str] | None) -> list[int]:
@@ -174,10 +172,21 @@ class HeadStudy(TextStudy[S, R]):
         return Place(text, *self.heads.chosen[number])
 
 
+def shaped(columns: Columns, parts: Iterable[Any]) -> pl.DataFrame:
+    """Return a table from frames, columns or rows; a column that none of them has, and NaN, is null."""
+    known = [pl.DataFrame(part, infer_schema_length=None) for part in parts]
+    table = pl.concat([pl.DataFrame(schema=pl.Schema(columns)), *known], how="diagonal_relaxed")
+    return table.select(*columns).cast(pl.Schema(columns)).fill_nan(None)
+
+
+def filled(schema: Mapping[str, Columns], parts: Mapping[str, Iterable[Any]]) -> Tables:
+    """Return the tables of a schema from parts of each, as `shaped` does."""
+    return {name: shaped(columns, parts.get(name, ())) for name, columns in schema.items()}
+
+
 def joined(schema: Mapping[str, Columns], outputs: Iterable[Output]) -> Output:
     """Return several outputs of a part as one, with all tables also where there are none."""
-    tables = {name: pl.DataFrame(schema=pl.Schema(columns)) for name, columns in schema.items()}
-    return Output.joined([Output(tables), *outputs])
+    return Output.joined([Output(filled(schema, {})), *outputs])
 
 
 def check_asked(items: Sequence[Item], asked: Sequence[int | str] | None) -> None:
@@ -211,9 +220,7 @@ def named_places(names: Sequence[str], requested: int | str, text: int) -> list[
     begin and end with one.
     """
     requested = -1 if requested == "last" else requested
-    places = [place for place, name in enumerate(names) if name == requested] or [
-        place for place, name in enumerate(names) if name.strip() == requested
-    ]
+    places = [place for place, name in enumerate(names) if requested in (name, name.strip())]
     if isinstance(requested, str) and requested.strip():
         words = re.escape(requested.strip())
         spaced = any(name != name.strip() for name in names)
@@ -242,20 +249,18 @@ class LensReference:
     """The path of a model and how it was loaded, from which a lens is created in another process.
 
     Attributes:
-        source: Hub id or folder.
         name: Name of the model.
-        options: Further arguments of `load`.
+        options: Arguments of `load`, the hub id or folder among them.
         gpus: Number of GPUs that it is on.
     """
 
-    source: str
     name: str
     options: dict[str, Any]
     gpus: int = 0
 
     def restored(self) -> Lens:
         """Return the lens."""
-        lens = load(self.source, **self.options)
+        lens = load(**self.options)
         lens.name = self.name
         return lens
 
@@ -273,16 +278,16 @@ def lens_reference(lens: Lens) -> LensReference:
         )
     facts = lens.facts
     options = {
+        "model": lens.model.name_or_path,
         "dtype": facts["dtype"],
         "revision": facts["revision"],
         "attn_implementation": lens.model.config._attn_implementation,
         "trust_remote_code": type(lens.model).__module__.startswith("transformers_modules"),
+        "quantization": getattr(lens.model.config, "quantization_config", None),
     }
     # Parts in one place are put there, like any other model.
     parts = getattr(lens.model, "hf_device_map", None) or {}
     several = len(set(parts.values())) > 1
     options |= {"device_map": parts} if several else {"device": facts["device"]}
-    if quantised := getattr(lens.model.config, "quantization_config", None):
-        options["quantization"] = quantised
-    gpus = {str(each.device) for each in lens.model.parameters() if each.device.type == "cuda"}
-    return LensReference(lens.model.name_or_path, lens.name, options, len(gpus))
+    gpus = {each.device for each in lens.model.parameters() if each.device.type == "cuda"}
+    return LensReference(lens.name, options, len(gpus))

@@ -2,8 +2,7 @@
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
-from copy import copy
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -46,9 +45,8 @@ class Items(Sequence[Item]):
         self.entries, self.lengths, self.names = entries, array("q"), set[str]()
         self._lens, self._max_length = lens, max_length
         self._read = lru_cache(maxsize=_KEPT)(self._one)
-        self._numbers: Sequence[int] = range(len(entries))
         self.digests: list[bytes] = []
-        for number in self._numbers:
+        for number in range(len(entries)):
             item = self._read(number)
             self.lengths.append(item.length)
             self.names.update(*item.tokens.values())
@@ -56,24 +54,15 @@ class Items(Sequence[Item]):
             self.digests.append(hashlib.sha256(identity).digest())
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self.entries)
 
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return [self._read(number) for number in self._numbers[index]]
-        return self._read(self._numbers[index])
+            return list(map(self._read, range(len(self))[index]))
+        return self._read(range(len(self))[index])
 
     def _one(self, number: int) -> Item:
         return self._lens.reader.read_one(self.entries[number], number, self._max_length)
-
-    def chosen(self, numbers: Iterable[int]) -> "Items":
-        """Return some of the items."""
-        made = copy(self)
-        places = array("q", numbers)
-        made._numbers = array("q", (self._numbers[place] for place in places))
-        made.lengths = array("q", (self.lengths[place] for place in places))
-        made.digests = [self.digests[place] for place in places]
-        return made
 
 
 def read_items(lens: Lens, texts: Any, max_length: int | None) -> Items:

@@ -12,12 +12,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from identilens.charts.labels import shortened
 from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS, HeadValues, ProjectedValues, SimplexSpace, head_values
 from identilens.linalg.memory import blocks, wide
 from identilens.linalg.simplex import joint_space, row_space
 from identilens.measures.attention.checks import checked_weights
-from identilens.measures.attention.row_programs import RowPrograms, row_and_space, stacked
+from identilens.measures.attention.row_programs import RowPrograms, stacked
 from identilens.models.chats import SO_FAR, TEMPLATE
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
@@ -28,7 +29,7 @@ from identilens.models.outcome import Answer, Left, Measure
 from identilens.models.substitution import Rows
 from identilens.models.token_names import unmarked
 from identilens.runs.tables import Columns, decimals
-from identilens.studies.heads import named_places
+from identilens.studies.heads import named_places, shaped
 from identilens.studies.settings import ROUNDING, UNITS, Answered, Outcome, Tolerance
 
 _NORMED = (
@@ -60,8 +61,14 @@ FEW_KEYS = (
 )
 """What is said where no other weights have exactly the same outcome."""
 
-_NAMED = 3
-"""Positions of an answer that are named."""
+Weights = Float[Tensor, " key"]
+"""The weights of a row."""
+
+Mask = Bool[Tensor, " key"]
+"""Some of a row's keys."""
+
+_NAMED = 100
+"""Characters in which the positions of an answer are named."""
 
 
 def exactness(tolerance: str, outcome: str = "head") -> str:
@@ -98,16 +105,16 @@ class KeptOutcome:
     """
 
     values: ProjectedValues
-    row: Float[Tensor, " key"]
+    row: Weights
     space: SimplexSpace
-    own: Bool[Tensor, " key"]
+    own: Mask
     scale: float = 1.0
     effect: float | None = None
     answer: Answer | None = None
     head: Head | None = None
     query: int = 0
 
-    def measured(self, row: Float[Tensor, " key"]) -> float | None:
+    def measured(self, row: Weights) -> float | None:
         """Return the change of the model's answer, put into the model, when the head has another row."""
         if self.answer is None or self.head is None:
             return None
@@ -141,19 +148,15 @@ def row_programs(rows: Sequence[KeptOutcome], allowed: Sequence[float]) -> RowPr
 
 
 def of_head(
-    weights_row: Float[Tensor, " key"],
-    projected_values: HeadValues,
-    visible: Bool[Tensor, " key"] | None,
+    weights_row: Weights, projected_values: HeadValues, visible: Mask | None
 ) -> KeptOutcome:
     """Return a head's own output as what must stay.
 
     Raises:
         InputError: Weights that are not a distribution over T's rows.
     """
-    projected = head_values(projected_values)
-    row, space = row_and_space(weights_row, projected, visible)
-    scale = float(torch.linalg.vector_norm(row @ projected.compact))
-    return KeptOutcome(projected, row, space, torch.ones_like(row, dtype=torch.bool), scale)
+    [kept] = _outputs([(weights_row, head_values(projected_values), visible)])
+    return kept
 
 
 def of_rows(rows: Sequence[tuple[Head, int]]) -> list[KeptOutcome]:
@@ -162,25 +165,29 @@ def of_rows(rows: Sequence[tuple[Head, int]]) -> list[KeptOutcome]:
     Raises:
         UnsupportedModelError: As `Head.attention`.
     """
-    weights, values, masks = [], [], []
+    given = []
     for head, query in rows:
-        own, T, visible = head.distributions(head.at(query))
+        weights, T, visible = head.distributions(head.at(query))
         row = head.place(query)
-        weights.append(own[row])
-        values.append(T)
-        masks.append(
-            torch.ones_like(own[row], dtype=torch.bool) if visible is None else visible[row]
-        )
-    T, visible = values[0], torch.stack(masks)
-    weights, kept = checked_weights(torch.stack(weights), T, visible), []
-    for part in blocks(len(rows), 4 * 8 * T.compact.numel(), weights.device):
+        given.append((weights[row], T, None if visible is None else visible[row]))
+    return _outputs(given)
+
+
+def _outputs(rows: Sequence[tuple[Weights, ProjectedValues, Mask | None]]) -> list[KeptOutcome]:
+    """Return outputs as what must stay, given weights, T and the visible keys of each row, all of one size."""
+    weights, values, masks = zip(*rows, strict=True)
+    every = torch.ones_like(weights[0], dtype=torch.bool)
+    visible = torch.stack([every if mask is None else mask for mask in masks])
+    weights, kept = checked_weights(torch.stack(weights), values[0], visible), []
+    for part in blocks(len(rows), 4 * 8 * values[0].compact.numel(), weights.device):
         compact, seen = torch.stack([one.compact for one in values[part]]), visible[part]
-        space = row_space(compact, seen, T.tolerance_of(seen.sum(1)))
+        space = row_space(compact, seen, values[0].tolerance_of(seen.sum(1)))
         scales = torch.linalg.vector_norm((weights[part, None] @ compact)[:, 0], dim=1).tolist()
-        for number, (own, scale) in enumerate(zip(values[part], scales, strict=True)):
-            row = weights[part][number]
-            every = torch.ones_like(row, dtype=torch.bool)
-            kept.append(KeptOutcome(own, row, space.of(number), every, scale))
+        each = zip(values[part], weights[part], scales, strict=True)
+        kept += [
+            KeptOutcome(T, row, space.of(number), every, scale)
+            for number, (T, row, scale) in enumerate(each)
+        ]
     return kept
 
 
@@ -197,18 +204,11 @@ def of_layer(heads: Sequence[Head], head: int, query: int) -> KeptOutcome:
             "adds depends on the others. Choose the outcome head, states or prediction."
         )
     seen = torch.ones_like(own.keys[:, 0], dtype=torch.bool) if visible is None else visible
-    rows = [
-        checked_weights(
-            one.row(query)[None], one.projected, None if visible is None else seen[None]
-        )[0]
-        for one in heads
-    ]
-    whole = layer_values(heads, query)
-    tolerance = FLOAT32_EPS * max(whole.shape[1:])
-    row = torch.cat(rows)
+    row, whole = torch.cat([one.row(query) for one in heads]), layer_values(heads, query)
+    space = joint_space(whole, seen, FLOAT32_EPS * max(whole.shape[1:]))
     block = torch.arange(len(row), device=row.device) // len(own.keys) == head
     scale = float(torch.linalg.vector_norm(row @ whole.flatten(0, 1)))
-    return KeptOutcome(own.at(query), row, joint_space(whole, seen, tolerance), block, scale)
+    return KeptOutcome(own.at(query), row, space, block, scale)
 
 
 def layer_values(heads: Sequence[Head], query: int) -> Float[Tensor, "head key d"]:
@@ -265,9 +265,8 @@ def answer_in_words(answer: Answer, names: Sequence[str], *, after: bool) -> str
         what = f"the model's prediction{'s' * (len(places) > 1)} {'after' if after else 'at'}"
     if len(places) == len(names) > 1:
         return f"{what} all {len(places):,} positions"
-    more = f" and {len(places) - _NAMED:,} more" * (len(places) > _NAMED)
-    first = [f"{unmarked(names[at])!r} (position {at})" for at in places[:_NAMED]]
-    return f"{what} {', '.join(first)}{more}"
+    named = (f"{unmarked(names[at])!r} (position {at})" for at in places)
+    return f"{what} {shortened(', '.join(named), _NAMED)}"
 
 
 def model_outcome(lens: Lens, item: Item) -> Answered:
@@ -368,8 +367,9 @@ def without_segments(
     """
     whole, first = [*ids, *answer], len(ids)
     segments = [*segments, *[SO_FAR] * (len(whole) - len(segments))]
-    tokens = {"token": range(len(answer)), "word": lens.reader.names(answer), "probability": likely}
-    frames = [pl.DataFrame(schema=pl.Schema(WITHOUT))]
+    names = lens.reader.names(answer)
+    tokens = pl.DataFrame({"token": range(len(answer)), "word": names, "probability": likely})
+    frames = []
     for name in dict.fromkeys(segments):
         kept = [segment != name for segment in segments]
         kept[first - 1] = True
@@ -377,10 +377,9 @@ def without_segments(
         if name in (TEMPLATE, SO_FAR) or all(kept) or not any(rest):
             continue
         left = answer_likelihoods(lens, [*compress(whole, kept)], sum(rest))
-        token = pl.DataFrame(tokens).filter(rest)
         named = {"text": pl.lit(text), "segment": pl.lit(name), "without": pl.Series(left)}
-        frames.append(token.with_columns(**named))
-    return pl.concat(frames, how="diagonal_relaxed")
+        frames.append(tokens.filter(rest).with_columns(**named))
+    return shaped(WITHOUT, frames)
 
 
 def segment_needs(without: pl.DataFrame) -> pl.DataFrame:

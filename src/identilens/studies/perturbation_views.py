@@ -6,25 +6,16 @@ import polars as pl
 
 from identilens.charts.kit import bars
 from identilens.charts.views import View
-from identilens.runs.tables import Columns, decimals
+from identilens.runs.tables import Columns, decimals, integers
 
 PERTURBATIONS: Columns = {
     "text": pl.Int64,
     "kind": pl.String,
-    "layer": pl.Int64,
-    "head": pl.Int64,
+    **integers("layer", "head"),
     "perturbation": pl.String,
     "draw": pl.Int64,
-    **decimals(
-        "share",
-        "structure",
-        "structure_effective",
-        "one",
-        "infinity",
-        "frobenius",
-        "output",
-        "hidden",
-    ),
+    **decimals("share", "structure", "structure_effective", "one", "infinity", "frobenius"),
+    **decimals("output", "hidden"),
 }
 """Perturbed weights put back into a model: their norms, and what they change."""
 

@@ -12,10 +12,9 @@ from identilens.measures.explanations.orders import removal_sets
 from identilens.models.reading import read_head
 from identilens.models.rollouts import final_rollouts
 from identilens.models.substitution import Rows
-from identilens.studies.faithfulness import rows as row_tests
-from identilens.studies.faithfulness.rows import sampled_maps
+from identilens.studies.faithfulness import study as row_tests
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
-from identilens.studies.faithfulness.study import faithfulness
+from identilens.studies.faithfulness.study import faithfulness, sampled_maps
 from identilens.studies.heads import TextHeads
 
 QUICK = {"rows": 2, "groups": (1, 2), "searched": 4, "alternatives": 2}

@@ -3,8 +3,8 @@
 import pytest
 
 from identilens.errors import SettingError
-from identilens.studies.tokens.cells import Cell, cells
 from identilens.studies.tokens.settings import TokenSettings
+from identilens.studies.tokens.study import Cell, cells
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 
@@ -48,6 +48,6 @@ def test_options_that_make_no_sense(options, expected):
 
 
 def test_what_does_not_change_the_numbers_is_not_recorded():
-    recorded = chosen(states="somewhere", compare_model="tuned").recorded()
+    recorded = chosen(states="somewhere").recorded()
     assert recorded == TokenSettings().recorded()
-    assert {"states", "compare_model"}.isdisjoint(recorded)
+    assert "states" not in recorded

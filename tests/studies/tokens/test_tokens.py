@@ -5,22 +5,19 @@ from itertools import product
 
 import polars as pl
 import pytest
-import torch
 from polars.testing import assert_frame_equal
 
 from helpers.zoo import build, ids
-from identilens.errors import InputError
 from identilens.measures.tokens import LinearProbe
 from identilens.measures.tokens.lookup import look_up
 from identilens.measures.tokens.splits import keep_training_share, split_sentences, token_rows
 from identilens.models import Lens
 from identilens.studies.items import read_items
-from identilens.studies.tokens import runner
-from identilens.studies.tokens.cells import build_probe
+from identilens.studies.tokens import study as token_study
 from identilens.studies.tokens.extraction import extract
 from identilens.studies.tokens.result import TokenIdentifiability
 from identilens.studies.tokens.settings import TokenSettings
-from identilens.studies.tokens.study import token_identifiability
+from identilens.studies.tokens.study import build_probe, token_identifiability
 
 TEXTS = [ids(4 + seed % 7, seed) for seed in range(40)]
 LENGTHS = [len(text) for text in TEXTS]
@@ -102,30 +99,18 @@ def test_across_layers_holds_the_same_layer_on_its_diagonal(lens, cache):
     assert across.same_layer().drop("experiment").equals(same.means().drop("experiment"))
 
 
-def test_layer_to_layer_and_two_checkpoints(lens, cache):
-    other = Lens(build("bert", seed=3))
+def test_layer_to_layer(lens, cache):
     options = {
         "experiment": "layer-to-layer", "probes": ("naive", "linear"), "states": cache, **QUICK,
     }  # fmt: skip
-    both = token_identifiability(lens, TEXTS, compare_model=other, **options)
-    for name, one in (("model", lens), ("compared", other)):
-        alone = token_identifiability(one, TEXTS, **options).table.drop("checkpoint")
-        assert_frame_equal(
-            both.table.filter(pl.col("checkpoint") == name).drop("checkpoint"), alone
-        )
+    both = token_identifiability(lens, TEXTS, **options)
     states = extract(lens, read_items(lens, TEXTS, None), cache, print)
     test = token_rows(LENGTHS, split_sentences(40, folds=2)[0].test)
     sizes = [LENGTHS[s] for s in split_sentences(40, folds=2)[0].test]
     down = look_up(states.layers[2, test], states.layers[1, test], sizes, distance="l2")
-    found = row(both, checkpoint="model", probe="naive", distance="l2", layer_tested=2, fold=0)
+    found = row(both, probe="naive", distance="l2", layer_tested=2, fold=0)
     assert found["rate"] == pytest.approx(down.rate)
     assert both.table["layer_target"].to_list() == (both.table["layer_trained"] - 1).to_list()
-    assert both.provenance["settings"]["compared"]["digest"] == other.digest
-    assert both.by_layer()["checkpoint"].unique().sort().to_list() == ["model", "compared"]
-    with pytest.raises(InputError, match="checkpoints"):
-        token_identifiability(
-            lens, {"input_ids": torch.tensor([TEXTS[0]] * 9)}, compare_model=_typed(other), folds=1
-        )
 
 
 def _typed(lens):
@@ -186,7 +171,7 @@ def test_chunks_change_nothing(lens, cache, monkeypatch):
     linear = {"probes": ("linear",), "states": cache, **ONCE}
     for options in ({}, {"experiment": "neighbours", "offsets": (2,)}):
         whole = token_identifiability(lens, TEXTS, **linear, **options).table
-        monkeypatch.setattr(runner, "CHUNK_TOKENS", 7)
+        monkeypatch.setattr(token_study, "CHUNK_TOKENS", 7)
         assert_frame_equal(token_identifiability(lens, TEXTS, **linear, **options).table, whole)
         monkeypatch.undo()
 
@@ -209,18 +194,3 @@ def test_hidden_states_lie_in_the_runs_folder_or_nowhere(lens, tmp_path, monkeyp
     kept = token_identifiability(lens, TEXTS, out=tmp_path / "run", **options)
     assert len(list((tmp_path / "run" / "states").glob("*/states.npy"))) == 1
     assert_frame_equal(kept.table, alone.table)
-
-
-def test_a_checkpoint_to_compare_is_loaded_in_the_precision_of_the_model(tmp_path):
-    model = build("bert").double()
-    model.save_pretrained(tmp_path / "tuned", safe_serialization=True)
-    options = {"probes": ("naive",), "distances": ("l2",), "folds": 1}
-    same = token_identifiability(
-        Lens(model), TEXTS, compare_model=str(tmp_path / "tuned"), **options
-    )
-    first, second = (
-        same.table.filter(checkpoint=name).drop("checkpoint") for name in ("model", "compared")
-    )
-    assert_frame_equal(first, second)
-    assert same.provenance["settings"]["compared"]["dtype"] == "float64"
-    assert "compare_model" not in same.provenance["settings"]

@@ -38,6 +38,13 @@ _NONE, _LITTLE = 1e-6, 1e-3
 """A weight that counts as none, and one that is little: what the sparsest alternative is after."""
 
 
+HeadRows = Float[Tensor, "head key"]
+"""One row of each of several heads."""
+
+HeadKeys = Bool[Tensor, "head key"]
+"""Some of the keys of each."""
+
+
 @dataclass(frozen=True)
 class KeptAnswer:
     """Rows of heads with which the model gives nearly the same answer, confirmed by the model.
@@ -47,30 +54,8 @@ class KeptAnswer:
         columns: What is known of it, by column of the table.
     """
 
-    weights: Float[Tensor, "head key"]
+    weights: HeadRows
     columns: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class _Near:
-    """The model's answer near some rows of heads, to first order.
-
-    Attributes:
-        kept: What must stay.
-        slope: Half of how fast the square of the change rises with each weight, where it has changed already.
-        measured: The change with other rows: of the answer, as the model gives it; of a sum of outputs, by all of T.
-    """
-
-    kept: KeptOutcome
-    slope: Float[Tensor, " key"]
-    measured: Callable[[Float[Tensor, "head key"]], float]
-
-    def predicted(self, rows: Float[Tensor, "head key"]) -> float:
-        """Return the change with other rows, to first order; a sum of outputs is linear."""
-        if self.kept.answer is None:
-            return self.measured(rows)
-        programs = row_programs([self.kept], [0.0])
-        return float(self.kept.change(programs.length(rows.flatten()[None, programs.keys])))
 
 
 def keep_answer(
@@ -91,36 +76,36 @@ def keep_answer(
     linearised anew.
     """
     own = torch.stack([head.row(query) for head in heads])
-    first = _near(answer, heads, query)
-    allowed, left = first.kept.allowed(tolerance), _left(own, named)
+    first, level = _near(answer, heads, query)
+    near = row_programs([first], [0.0])
+    allowed, left = first.allowed(tolerance), _left(own, named)
 
-    def cost(rows: Float[Tensor, "head key"]) -> Float[Tensor, "head key"]:
-        if aim == "sparsest":
-            return _LITTLE / (rows + _LITTLE)
-        if aim == "farthest":
-            return own.sqrt().double() if rows is own else (rows < own).double()
-        return left.double()
+    def predicted(rows: HeadRows) -> float:
+        return float(first.change(near.length(rows.flatten()[None, near.keys])))
 
-    reached: dict[str, Callable[[Float[Tensor, "head key"]], Float[Tensor, ""]]] = {
-        "least": lambda rows: rows[left].sum(),
-        "farthest": lambda rows: torch.minimum(rows, own).sum(),
-        "sparsest": lambda rows: (rows > _NONE).double().sum(),
-    }
+    def change(rows: HeadRows) -> float:
+        # A sum of outputs is linear.
+        return answer.change(in_row(heads, query, rows)) if answer else predicted(rows)
+
     rows, measured = own, 0.0
     for _ in range(STEPS):
-        start, here = rows, first if rows is own else _near(answer, heads, query, rows)
-        already, share, part = float(first.kept.length(measured)), 0.0, 1.0
+        start, (here, slope) = rows, (first, level)
+        if rows is not own:
+            here, slope = _near(answer, heads, query, rows)
+        already, share, part = float(first.length(measured)), 0.0, 1.0
         for part in PARTS:
-            programs, found = row_programs([here.kept], [part * allowed]), start
+            programs, found = row_programs([here], [part * allowed]), start
             for _ in range(1 if aim == "least" else _ROUNDS):
                 keys = programs.keys
-                best = programs.proposal(cost(found).flatten()[keys], here.slope[keys], already)
+                best = programs.proposal(
+                    _cost(aim, found, own, left).flatten()[keys], slope[keys], already
+                )
                 found = torch.zeros_like(own).flatten().scatter(0, keys, best).view_as(own)
                 found = found.where(found > _NONE, 0.0)
                 found *= own.sum(1, keepdim=True) / found.sum(1, keepdim=True)
             way = partial(torch.lerp, start, found)
-            share, given = _confirmed(lambda at, way=way: first.measured(way(at)), allowed)
-            if share and reached[aim](way(share)) < reached[aim](rows):
+            share, given = _confirmed(lambda at, way=way: change(way(at)), allowed)
+            if share and _left_over(aim, way(share), own, left) < _left_over(aim, rows, own, left):
                 rows, measured = way(share), given
             if share == 1:
                 break
@@ -132,20 +117,34 @@ def keep_answer(
         "aim": aim,
         "tolerance": tolerance.name,
         "allowed": allowed,
-        "effect": first.kept.effect,
-        "predicted": first.predicted(rows),
+        "effect": first.effect,
+        "predicted": predicted(rows),
         "measured": measured,
-        "mass_before": [float(row[mask].sum()) for row, mask in zip(own, left, strict=True)],
-        "mass_after": [float(row[mask].sum()) for row, mask in zip(rows, left, strict=True)],
+        "mass_before": (own * left).sum(1).tolist(),
+        "mass_after": (rows * left).sum(1).tolist(),
         "keys_before": (own > _NONE).sum(1).tolist(),
         "keys_after": (rows > _NONE).sum(1).tolist(),
     }
     return KeptAnswer(rows, columns)
 
 
-def in_row(
-    heads: Sequence[Head], query: int, rows: Float[Tensor, "head key"] | None
-) -> dict[Address, Any]:
+def _cost(aim: Aim, rows: HeadRows, own: HeadRows, left: HeadKeys) -> HeadRows:
+    """Return what each weight costs near some rows, for an aim."""
+    if aim == "sparsest":
+        return _LITTLE / (rows + _LITTLE)
+    if aim == "farthest":
+        return own.sqrt().double() if rows is own else (rows < own).double()
+    return left.double()
+
+
+def _left_over(aim: Aim, rows: HeadRows, own: HeadRows, left: HeadKeys) -> float:
+    """Return how much rows have of what an aim is to make small."""
+    if aim == "sparsest":
+        return float((rows > _NONE).sum())
+    return float((torch.minimum(rows, own) if aim == "farthest" else rows[left]).sum())
+
+
+def in_row(heads: Sequence[Head], query: int, rows: HeadRows | None) -> dict[Address, Any]:
     """Return the weights of one row of heads as a model takes them, none for their own."""
     if rows is None:
         return {}
@@ -154,7 +153,7 @@ def in_row(
     }
 
 
-def _left(own: Float[Tensor, "head key"], named: Sequence[int]) -> Bool[Tensor, "head key"]:
+def _left(own: HeadRows, named: Sequence[int]) -> HeadKeys:
     """Return which keys are to be left: the named ones, or of each head those that hold most of its attention."""
     if named:
         return torch.isin(torch.arange(own.shape[1]), torch.tensor(named)).expand_as(own)
@@ -179,14 +178,12 @@ def _confirmed(change: Callable[[float], float], allowed: float) -> tuple[float,
 
 
 def _near(
-    answer: Answer | None,
-    heads: Sequence[Head],
-    query: int,
-    rows: Float[Tensor, "head key"] | None = None,
-) -> _Near:
+    answer: Answer | None, heads: Sequence[Head], query: int, rows: HeadRows | None = None
+) -> tuple[KeptOutcome, Float[Tensor, " weight"]]:
     """Return the model's answer as what must stay when one row of all heads changes together, to first order.
 
-    Where the heads have other ``rows``, or their own.
+    Where the heads have other ``rows``, or their own; with half of how fast the square of the change rises with each
+    weight, where it has changed already. Without an answer the sum of the outputs of the heads.
 
     Raises:
         InputError: If heads do not see the same keys at this row.
@@ -196,26 +193,18 @@ def _near(
         torch.ones(len(one.keys), dtype=torch.bool) if mask is None else mask
         for one, mask in zip(heads, masks, strict=True)
     ]
-    if any(len(one) != len(seen[0]) or bool((one != seen[0]).any()) for one in seen):
+    if not all(torch.equal(one, seen[0]) for one in seen):
         raise InputError(
             "all heads of a row together need heads that see the same keys; these differ (sliding windows, "
             "or several kinds of attention). Choose layers= that agree (--layers)."
         )
+    own = torch.stack([one.row(query) for one in heads])
     if answer is None:
         kept, values = of_layer(heads, 0, query), layer_values(heads, query)
         # Rows move freely along directions that a space leaves out, so it has all but the rounding of float64.
         rounding = torch.finfo(torch.float64).eps * max(values.shape[1:])
         space = joint_space(values, seen[0], rounding)
-        own = torch.stack([one.row(query) for one in heads])
-
-        def moved(rows: Float[Tensor, "head key"]) -> float:
-            return float(
-                kept.change(torch.linalg.vector_norm((rows - own).flatten() @ values.flatten(0, 1)))
-            )
-
-        return _Near(
-            replace(kept, space=space, own=kept.own | True), torch.zeros_like(kept.row), moved
-        )
+        return replace(kept, space=space, own=kept.own | True), torch.zeros_like(kept.row)
     sites = answer.lens.sites(answer.item)
     root, slopes = answer.linearised(
         [(find_site(sites, *one.address), one.head) for one in heads],
@@ -230,11 +219,10 @@ def _near(
         [one.values.double() @ block for one, block in zip(heads, blocks, strict=True)]
     )
     space = joint_space(whole, seen[0], FLOAT32_EPS * max(whole.shape[1:]))
-    own = torch.stack([one.row(query) for one in heads])
     row = (own if rows is None else rows).flatten()
     every, effect = torch.ones_like(row, dtype=torch.bool), None
     if rows is None:
         effect = answer.change(in_row(heads, query, torch.zeros_like(own)))
     kept = KeptOutcome(heads[0].projected, row, space, every, 1.0, effect, answer)
     rising = [head.values.double() @ one for head, one in zip(heads, slopes, strict=True)]
-    return _Near(kept, torch.cat(rising), lambda rows: answer.change(in_row(heads, query, rows)))
+    return kept, torch.cat(rising)

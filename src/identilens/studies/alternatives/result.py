@@ -1,32 +1,29 @@
 """The result of looking for alternatives: other weights with the same output, and what the model made of them."""
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
 import polars as pl
 
-from identilens.charts.viewer import TokenMap
+from identilens.charts.labels import said
+from identilens.charts.packing import BITS
+from identilens.charts.viewer import MAP_BUDGET, TokenMap, map_characters
 from identilens.charts.views import View
+from identilens.runs.matrices import MatrixKey
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import HEAD
-from identilens.studies.alternatives import views
+from identilens.runs.tables import HEAD, decimals, integers
+from identilens.studies.head_views import axis_tokens
 from identilens.studies.outcomes import normed_heads
 from identilens.studies.settings import UNITS
 
 ANSWER = {
-    "query": pl.Int64,
-    "outcome": pl.String,
-    "aim": pl.String,
-    "tolerance": pl.String,
-    "allowed": pl.Float64,
-    "effect": pl.Float64,
-    "predicted": pl.Float64,
-    "measured": pl.Float64,
+    **integers("query"),
+    **dict.fromkeys(("outcome", "aim", "tolerance"), pl.String),
+    **decimals("allowed", "effect", "predicted", "measured"),
     "same_top": pl.Boolean,
-    "mass_before": pl.Float64,
-    "mass_after": pl.Float64,
-    "keys_before": pl.Int64,
-    "keys_after": pl.Int64,
+    **decimals("mass_before", "mass_after"),
+    **integers("keys_before", "keys_after"),
 }
 """Columns of alternatives of a row that keep an answer or a layer's output; missing where each head's output stays."""
 
@@ -62,6 +59,23 @@ were measured in this run.
 Of each map only these rows are looked at, and change: {queries}.
 The page has as many maps as fit; those of chosen rows (--queries) and of long texts are not saved.
 {normed}
+"""
+_TITLES = {"sampled": "drawn evenly", "far": "far", "realisable": "other queries, keys"}
+"""What each alternative is called; one that keeps an answer or a layer's output is named by aim and row."""
+
+_SAME = r"^(answer|layer)_([a-z]+)_(\d+)$", r"same \1, \2, row \3"
+_WORDS = 2_000
+"""Characters of a page that the words about a map and its tokens take."""
+
+_NOTE = """\
+Simplex nullity {simplex_nullity}. The alternative lies {mean_total_variation:.3f} away (mean total variation; largest \
+row {largest_total_variation:.3f}).
+No alternative lies beyond {distance_bound_bfloat16:.3f} up to bfloat16's rounding, {distance_bound:.3f} exactly.
+Put into the model, it changes the final hidden state by {hidden_change:.1e} of its length.
+The outcome ({outcome}) changes by {measured:.1e}; {allowed:.1e} were allowed.
+Logits change by {logits_change:.1e}.
+The loss changes by {loss_change:.1e}.
+Note: {note}.
 """
 _SHOWN = (
     "text",
@@ -106,21 +120,11 @@ class Alternatives(Result):
         "table": {
             **HEAD,
             "alternative": pl.String,
-            "n_query": pl.Int64,
-            "n_key": pl.Int64,
-            "d_k": pl.Int64,
-            "simplex_nullity": pl.Int64,
-            "mean_total_variation": pl.Float64,
-            "largest_total_variation": pl.Float64,
-            "distance_bound": pl.Float64,
-            "distance_bound_bfloat16": pl.Float64,
-            "output_error": pl.Float64,
-            "logit_rank": pl.Int64,
-            "dimension": pl.Int64,
-            "formula": pl.Int64,
-            "hidden_change": pl.Float64,
-            "logits_change": pl.Float64,
-            "loss_change": pl.Float64,
+            **integers("n_query", "n_key", "d_k", "simplex_nullity"),
+            **decimals("mean_total_variation", "largest_total_variation"),
+            **decimals("distance_bound", "distance_bound_bfloat16", "output_error"),
+            **integers("logit_rank", "dimension", "formula"),
+            **decimals("hidden_change", "logits_change", "loss_change"),
             **ANSWER,
             "note": pl.String,
         },
@@ -190,13 +194,40 @@ class Alternatives(Result):
 
     def _facts(self, rows: pl.DataFrame) -> dict[str, str | int | None]:
         asked = self.provenance["settings"].get("queries") or ()
-        normed = normed_heads(self.provenance["model"])
         return {
             "found": len(rows),
             "queries": ", ".join(map(str, asked)) or None,
-            "normed": normed,
+            "normed": normed_heads(self.provenance["model"]),
         }
 
     def viewer_maps(self) -> list[TokenMap]:
         """Return raw, effective and alternative attention of the alternatives, as far as a page contains them."""
-        return views.viewer_maps(self.found, self.matrices, self.tokens)
+        left, maps = MAP_BUDGET, []
+        for row in self.found.iter_rows(named=True):
+            # What does not fit is not read.
+            left -= map_characters(3 * BITS * row["n_query"] * row["n_key"]) + _WORDS
+            names = {
+                "raw": "raw",
+                "effective": "effective",
+                "alternative": f"alternative_{row['alternative']}",
+            }
+            key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "raw")
+            keys = {title: str(key.named(name)) for title, name in names.items()}
+            # Maps of long texts are not kept.
+            if left < 0 or keys["raw"] not in self.matrices:
+                continue
+            choices = {name: row[name] for name in ("text", "kind", "layer", "head")}
+            choices["alternative"] = _TITLES.get(
+                row["alternative"], re.sub(*_SAME, row["alternative"])
+            )
+            maps.append(
+                TokenMap(
+                    choices,
+                    {title: self.matrices[name] for title, name in keys.items()},
+                    *axis_tokens(self.tokens.get(row["text"], {}), row),
+                    " ".join(said(_NOTE, {**row, "note": row["note"] or None})),
+                    {"alternative − raw": ("alternative", "raw")},
+                    row["mean_total_variation"],
+                )
+            )
+        return maps

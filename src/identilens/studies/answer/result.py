@@ -11,7 +11,7 @@ from identilens.charts.views import View
 from identilens.models.chats import REST, SINK, SO_FAR, TEMPLATE
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import integers
-from identilens.studies.certify.functionals import CLAIMS
+from identilens.studies.certify.rows import CLAIMS
 from identilens.studies.drawn import mean_of_rows
 from identilens.studies.head_views import marked_line
 from identilens.studies.outcomes import WITHOUT, exactness, segment_needs

@@ -27,7 +27,7 @@ from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, study_function
 from identilens.studies.answer.result import Answers
 from identilens.studies.answer.settings import AnswerSettings
-from identilens.studies.certify.functionals import layer_functionals
+from identilens.studies.certify.rows import layer_functionals
 from identilens.studies.heads import LensStudy
 from identilens.studies.outcomes import answer_likelihoods, without_segments
 

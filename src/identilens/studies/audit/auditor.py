@@ -1,10 +1,11 @@
 """Measures taken while the model runs: each attention call of a batch becomes rows of the audit's tables."""
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from operator import itemgetter
 from typing import NamedTuple
 
+import numpy as np
 import polars as pl
 import torch
 from jaxtyping import Float
@@ -23,19 +24,33 @@ from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output
-from identilens.runs.tables import Row, table_of
+from identilens.runs.tables import HEAD, Row
 from identilens.studies.audit.result import Audit
-from identilens.studies.audit.rows import (
-    LayerRows,
-    ReceivedSums,
-    scalars,
-    with_certain_mass,
-)
 from identilens.studies.audit.settings import AuditSettings
-from identilens.studies.certify.certain import certain_rows
-from identilens.studies.drawn import drawn_rows
-from identilens.studies.heads import Place, asked_places
+from identilens.studies.certify.rows import certain_rows
+from identilens.studies.drawn import ALIKE, drawn_rows
+from identilens.studies.heads import Place, asked_places, filled
 from identilens.studies.items import Items
+
+_MEASURES = (
+    "rank",
+    "nullity",
+    "simplex_nullity",
+    "null_share",
+    "simplex_null_share",
+    "pearson",
+    "reconstruction_error",
+    "sink",
+    "sink_mass",
+    "sink_norm_share",
+    "sink_value_norm",
+    "first_mass",
+    "learned_sink",
+    "output_share",
+)
+
+
+_CERTAIN = ("certain_mass", "certain_mass_bfloat16", "certain_mass_error", "certain_rows")
 
 
 class _Sequence(NamedTuple):
@@ -79,12 +94,12 @@ class Auditor:
     def start_part(self) -> None:
         """Forget what was gathered for the part before."""
         # Columns are made once the batches are through: reading a value would make a GPU wait after every layer.
-        self._layers: list[tuple[int, LayerRows]] = []
+        self._layers: list[tuple[int, Callable[[], pl.DataFrame]]] = []
         self._certain: list[tuple[int, Row]] = []
-        self._received = ReceivedSums(self.type_names)
+        self._received: list[Callable[[], pl.DataFrame]] = []
         self._matrices: dict[str, Tensor] = {}
         self._tokens: dict[int, dict[str, list[str]]] = {}
-        self._sequences: dict[tuple[int, str, int], _Sequence] = {}
+        self._sequence = lru_cache(None)(self._read_sequence)
 
     def start_batch(self, texts: Sequence[int]) -> list[Item]:
         """Return the items of the texts whose calls come next."""
@@ -93,21 +108,18 @@ class Auditor:
         self._calls: list[AttentionCall] = []
         return items
 
-    def output(self) -> Output:
-        """Return the tables and kept matrices of the part."""
-        first, schema = itemgetter(0), Audit.schema["table"]
-        blocks = [layer.columns() for _, layer in sorted(self._layers, key=first)]
-        columns = {
-            name: list(chain.from_iterable(block[name] for block in blocks)) for name in schema
-        }
-        table = pl.DataFrame(columns, schema=pl.Schema(schema)).sort("text", maintain_order=True)
+    def output(self, effects: Sequence[Row]) -> Output:
+        """Return the tables and kept matrices of the part, with the effects of heads."""
+        first = itemgetter(0)
+        frames = [frame() for _, frame in sorted(self._layers, key=first)]
         certain = [row for _, row in sorted(self._certain, key=first)]
-        rows = table_of(Audit.schema["rows"], certain).sort("text", maintain_order=True)
-        tables = {
-            "table": with_certain_mass(table, rows),
-            "token_types": self._received.table(),
-            "rows": rows,
-        }
+        parts = {"table": frames, "rows": [certain], "effects": [effects]}
+        received = [frame() for frame in self._received]
+        tables = filled(Audit.schema, {**parts, "token_types": received})
+        for name in parts:
+            tables[name] = tables[name].sort("text", maintain_order=True)
+        tables["table"] = with_certain_mass(tables["table"], tables["rows"])
+        tables["token_types"] = added(tables["token_types"])
         return Output(tables, self._matrices, self._tokens)
 
     def measure(self, call: AttentionCall) -> Tensor:
@@ -131,27 +143,31 @@ class Auditor:
             self._measure_layers([self.sites[call.index] for call in calls], calls)
 
     def _measure_layers(self, sites: Sequence[Site], calls: Sequence[AttentionCall]) -> None:
-        names = tuple(call.index for call in calls)
-        if names not in self._factors:
-            self._factors[names] = OutputFactor.of(*(site.fixed_projection for site in sites))
-        factor, settings, site = self._factors[names], self.settings, sites[0]
+        numbers = tuple(call.index for call in calls)
+        if numbers not in self._factors:
+            self._factors[numbers] = OutputFactor.of(*(site.fixed_projection for site in sites))
+        factor, settings, site = self._factors[numbers], self.settings, sites[0]
         biases = (
             torch.stack([one.value_bias for one in sites]) if settings.value_bias == "out" else None
         )
         for places, cut in self._alike(site, calls):
             texts = [self._batch[place] for place in places]
             cut_calls = [call.only(places, *cut) for call in calls]
-            queries, keys = zip(
-                *(self._sides(text, site, cut_calls[0]) for text in texts), strict=True
+            queries, keys = (
+                [
+                    self._sequence(text, sides(site.kind, self.items[text].tokens)[end], size)
+                    for text in texts
+                ]
+                for end, size in enumerate(cut)
             )
             asked = range(cut[0])
             if settings.queries:
-                [(names_of, types)] = queries
-                asked = asked_places(names_of, settings.queries)
+                [(names, types)] = queries
+                asked = asked_places(names, settings.queries)
                 if not asked:
                     continue
                 cut_calls = [call.rows(asked) for call in cut_calls]
-                queries = [_Sequence([names_of[at] for at in asked], types[asked])]
+                queries = [_Sequence([names[at] for at in asked], types[asked])]
             layer = LayerBatch(
                 texts,
                 sites,
@@ -164,21 +180,21 @@ class Auditor:
             )
             measures = measure_layer(layer)
             layer.require_finite(measures.output_norm, "output")
-            self._received.add(sites, torch.cat([side.types for side in queries]).sum(0), measures)
-            counts = {
-                "n_query": layer.n_query,
-                "n_key": layer.n_key,
-                "d_k": layer.d_k,
-                "d_v": layer.d_v,
-                "d_model": factor.d_model,
-            }
+            asking = torch.cat([side.types for side in queries]).sum(0)
+            both = torch.stack([measures.raw_received, measures.effective_received])
+            received = both.unflatten(1, (len(sites), -1, layer.heads)).sum(2)
+            sizes = "n_query", "n_key", "d_k", "d_v"
+            counts = {name: getattr(layer, name) for name in sizes}
+            counts["d_model"] = factor.d_model
             columns = scalars(measures).split(len(texts) * layer.heads, 1)
             for number, one in enumerate(sites):
                 self._certify(layer, number, measures, asked)
+                types = self.type_names, asking, received[:, number]
+                self._received.append(partial(received_frame, one, *types))
                 rank = {"stacked_rank": one.stacked_rank}
                 tokens = [side.tokens for side in keys]
-                rows = LayerRows(texts, one, counts | rank, columns[number], tokens)
-                self._layers.append((cut_calls[number].index, rows))
+                frame = partial(layer_frame, texts, one, counts | rank, columns[number], tokens)
+                self._layers.append((cut_calls[number].index, frame))
                 self._matrices |= _matrices(texts[0], layer, number, measures)
 
     def _alike(
@@ -227,22 +243,12 @@ class Auditor:
                 at = Place(text, site, row["head"]).row
                 self._certain.append((layer.calls[number].index, at | row))
 
-    def _sides(self, text: int, site: Site, call: AttentionCall) -> tuple[_Sequence, _Sequence]:
-        """Return the tokens at the call's queries and at its keys."""
-        query, key = sides(site.kind, self.items[text].tokens)
-        return self._sequence(text, query, call.query.shape[2]), self._sequence(
-            text, key, call.key.shape[2]
-        )
-
-    def _sequence(self, text: int, name: str, positions: int) -> _Sequence:
-        """Return a sequence of a text, worked out once."""
-        at = (text, name, positions)
-        if at not in self._sequences:
-            tokens = names_at(self.items[text].tokens, name, positions, self.lens.model.config)
-            self._sequences[at] = _Sequence(tokens, token_types(tokens, self.type_names))
-            if text in self.keep | self.means:
-                self._tokens.setdefault(text, {})[name] = list(tokens)
-        return self._sequences[at]
+    def _read_sequence(self, text: int, name: str, positions: int) -> _Sequence:
+        """Return a sequence of a text."""
+        tokens = names_at(self.items[text].tokens, name, positions, self.lens.model.config)
+        if text in self.keep | self.means:
+            self._tokens.setdefault(text, {})[name] = list(tokens)
+        return _Sequence(tokens, token_types(tokens, self.type_names))
 
 
 def _held(call: AttentionCall) -> int:
@@ -273,10 +279,10 @@ def _matrices(
     if measures.maps is not None:
         raw, effective = measures.maps
         kept |= {"raw": raw, "effective": effective, "values": projector.compact}
-    if measures.maps is not None and not isinstance(projector, FullRows):
-        ranks, seen = projector.row_ranks(), projector.visible
-        kept |= {"row_rank": ranks, "row_nullity": projector.sizes + layer.has_sink - ranks}
-        kept |= {"visible": seen.expand(len(ranks), -1, -1)}
+        if not isinstance(projector, FullRows):
+            ranks, seen = projector.row_ranks(), projector.visible
+            kept |= {"row_rank": ranks, "row_nullity": projector.sizes + layer.has_sink - ranks}
+            kept["visible"] = seen.expand(len(ranks), -1, -1)
     unproven = layer.unproven(number) if kept else ()
     return {
         str(MatrixKey(text, site.layer, head, site.kind, name)): tensor[number * layer.heads + head]
@@ -309,11 +315,116 @@ def token_types(tokens: Sequence[str], names: Sequence[str]) -> Float[Tensor, "t
     """Return the type of each token as a one-hot row, float64."""
     index = {name: position for position, name in enumerate(names)}
     found = [
-        index[token]
-        if token in index
-        else index[PUNCTUATION if token.strip(_MARKS) in (".", ",") else OTHER]
+        index.get(token, index[PUNCTUATION if token.strip(_MARKS) in (".", ",") else OTHER])
         for token in tokens
     ]
     if FIRST in index:
         found[:1] = [index[FIRST]]
     return torch.nn.functional.one_hot(torch.tensor(found, dtype=torch.int64), len(names)).double()
+
+
+def scalars(measures: LayerMeasures) -> Float[Tensor, "measure head"]:
+    """Return the measures that become columns, in a tensor of their own: what they were computed from is not kept."""
+    return torch.stack([getattr(measures, name).double() for name in _MEASURES])
+
+
+def layer_frame(
+    texts: Sequence[int],
+    site: Site,
+    counts: Mapping[str, int],
+    measures: Float[Tensor, "measure head"],
+    keys: Sequence[Sequence[str]],
+) -> pl.DataFrame:
+    """Return rows of the audit table: the heads of a layer, one text after the other.
+
+    Args:
+        texts: Numbers of the texts.
+        site: The layer.
+        counts: Columns that all rows share.
+        measures: The `scalars`.
+        keys: The tokens at each text's keys.
+    """
+    columns = dict(zip(_MEASURES, measures.tolist(), strict=True))
+    tokens = [names for names in keys for _ in range(site.heads)]
+    sinks = zip(tokens, map(int, columns["sink"]), strict=True)
+    return pl.DataFrame(
+        {
+            "layer": site.layer,
+            "kind": site.kind,
+            **counts,
+            **columns,
+            "text": [text for text in texts for _ in range(site.heads)],
+            "head": [*range(site.heads)] * len(texts),
+            "sink_token": [names[place] for names, place in sinks],
+        }
+    )
+
+
+def with_certain_mass(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the table with the mean certain mass of the rows that were drawn of each map, and its standard error.
+
+    Rows are drawn without repetition: the error is that of a finite population, 0 when every row was taken. Drawn rows
+    that are all alike do not tell it; but where nothing is free, the rows that were not drawn are known, too.
+    """
+    mass, drawn, population = map(pl.col, ("certain_mass", "certain_rows", "n_query"))
+    means = rows.group_by(list(HEAD)).agg(
+        pl.col("certain_mass", "certain_mass_bfloat16").mean(),
+        certain_mass_error=mass.std() * (1 / pl.len()).sqrt(),
+        apart=mass.max() - mass.min(),
+        certain_rows=pl.len().cast(pl.Int64),
+    )
+    error = pl.col("certain_mass_error") * (1 - drawn / population).sqrt()
+    known = mass.is_not_null() & ((drawn == population) | (pl.col("simplex_nullity") == 0))
+    return (
+        table.drop(_CERTAIN)
+        .join(means, on=list(HEAD), how="left", maintain_order="left")
+        .with_columns(
+            drawn.fill_null(0),
+            certain_mass_error=pl.when(known).then(0.0).when(pl.col("apart") > ALIKE).then(error),
+        )
+        .select(table.columns)
+    )
+
+
+def received_frame(
+    site: Site,
+    names: Sequence[str],
+    counts: Float[Tensor, " type"],
+    received: Float[Tensor, "two head type type"],
+) -> pl.DataFrame:
+    """Return rows of the token type table of some texts: sums over the query tokens of each type.
+
+    Args:
+        site: The layer.
+        names: Names of the types.
+        counts: Query tokens of each type.
+        received: What they give to each type, in raw and in effective attention.
+    """
+    heads, queries, keys = np.indices(received.shape[1:]).reshape(3, -1)
+    raw, effective = received.cpu().flatten(1).numpy()
+    return pl.DataFrame(
+        {
+            "kind": site.kind,
+            "layer": site.layer,
+            "head": heads,
+            "query_type": [names[query] for query in queries],
+            "key_type": [names[key] for key in keys],
+            "queries": counts.long().cpu().numpy()[queries],
+            "raw": raw,
+            "effective": effective,
+        }
+    )
+
+
+def added(parts: pl.DataFrame) -> pl.DataFrame:
+    """Return rows of the token type table of several texts as one."""
+    keys = ["kind", "layer", "head", "query_type", "key_type"]
+    sums = pl.col("queries", "raw", "effective").sum()
+    return parts.group_by(keys, maintain_order=True).agg(sums)
+
+
+def means_by_type(parts: pl.DataFrame) -> pl.DataFrame:
+    """Return the token type table: means over all query tokens of a type."""
+    sums = added(parts).filter(pl.col("queries") > 0)
+    means = sums.with_columns(pl.col("raw", "effective") / pl.col("queries"))
+    return means.sort("kind", "layer", "head", maintain_order=True)

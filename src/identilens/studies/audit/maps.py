@@ -1,11 +1,9 @@
 """The attention maps that an audit kept: those that fit into a page, what a page says of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Literal
 
 import polars as pl
-from torch import Tensor
 
 from identilens.charts.labels import said, shortened, visible_text
 from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace
@@ -47,7 +45,7 @@ def kept_maps(
 ) -> pl.DataFrame:
     """Return the rows of the table whose matrices were kept, whole or as means over blocks."""
     keys = [key for name in matrices if (key := MatrixKey.parse(name)) and key.name == what]
-    places = [{name: value for name, value in asdict(key).items() if name in HEAD} for key in keys]
+    places = [{name: getattr(key, name) for name in HEAD} for key in keys]
     return table.join(table_of(HEAD, places), on=list(HEAD), how="semi")
 
 
@@ -89,7 +87,7 @@ def _page_map(row: Row, matrices: Matrices, tokens: Tokens) -> TokenMap:
         )
         queries, keys = map(_block_names, (queries, keys), means.shape)
         return TokenMap(choices, {"block means": means}, queries, keys, note, interest=-1)
-    raw, effective = _parts(row, matrices)
+    raw, effective = (matrices[str(key.named(name))].float() for name in ("raw", "effective"))
     values, visible = (matrices.get(str(key.named(name))) for name in ("values", "visible"))
     space = None if values is None else HeadSpace(values, row["rank"], visible, RULES)
     # Of a map without a mask the page works out effective attention by itself.
@@ -123,8 +121,3 @@ def _facts(row: Row) -> str:
     size = size_in_words(*(row[name] for name in ("n_query", "n_key", "d_v", "rank", "nullity")))
     numbers = {**row, "size": size, "sink": visible_text(row["sink_token"])}
     return " ".join(said(_FACTS, numbers))
-
-
-def _parts(row: Row, matrices: Matrices) -> tuple[Tensor, Tensor]:
-    key = MatrixKey(row["text"], row["layer"], row["head"], row["kind"], "raw")
-    return matrices[str(key)].float(), matrices[str(key.named("effective"))].float()

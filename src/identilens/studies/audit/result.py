@@ -182,13 +182,10 @@ class Audit(Result):
         "effects": {**HEAD, "outcome": pl.String, "by": pl.String, "effect": pl.Float64},
         "token_types": {
             "kind": pl.String,
-            "layer": pl.Int64,
-            "head": pl.Int64,
-            "query_type": pl.String,
-            "key_type": pl.String,
+            **integers("layer", "head"),
+            **dict.fromkeys(("query_type", "key_type"), pl.String),
             "queries": pl.Int64,
-            "raw": pl.Float64,
-            "effective": pl.Float64,
+            **decimals("raw", "effective"),
         },
     }
 

@@ -1,7 +1,6 @@
 """How much of each attention map is certain, how much is influential, and how much has no effect on the output."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, groupby
 from typing import Any
@@ -15,13 +14,11 @@ from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import Row, Tables, table_of
-from identilens.studies.audit.auditor import Auditor
+from identilens.runs.tables import Row, Tables
+from identilens.studies.audit.auditor import Auditor, means_by_type
 from identilens.studies.audit.result import Audit
-from identilens.studies.audit.rows import merge_token_types
 from identilens.studies.audit.settings import AuditSettings
-from identilens.studies.heads import LensStudy, Place, check_asked
-from identilens.studies.items import Items, read_items
+from identilens.studies.heads import Place, TextStudy
 from identilens.studies.outcomes import head_effects, head_estimates, model_outcome
 from identilens.studies.settings import Answered
 
@@ -53,7 +50,7 @@ _STREAM = 0x7E87
 """Tells the draw of texts apart from other uses of a run's seed."""
 
 
-class AuditStudy(LensStudy[AuditSettings, Audit]):
+class AuditStudy(TextStudy[AuditSettings, Audit]):
     """Measure how much of every attention map is certain, influential, and without effect on its head's output.
 
     Certain: certain mass of drawn rows of drawn texts (linear programs). Influential: what happens to the model's
@@ -87,19 +84,15 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
     result_type = Audit
 
     def __init__(self, lens: Lens, texts: Any, settings: AuditSettings) -> None:
-        self.lens, self.settings = lens, settings
-        self.items = read_items(lens, texts, settings.max_length)
-        check_asked(self.items, settings.queries)
+        super().__init__(lens, texts, settings)
         sites = lens.sites(self.items[0])
         available = sorted({site.layer for site in sites})
         if missing := sorted(set(settings.layers or ()) - set(available)):
             raise InputError(
                 f"the model has attention in layers {available}; got {missing}. Layers count from 0."
             )
-        drawn = self._drawn = _Drawn.of(self.items, settings)
-        self.auditor = Auditor(
-            lens, self.items, sites, settings, drawn.kept, drawn.means, drawn.rows
-        )
+        kept, means, rows, self._removals = self._drawn()
+        self.auditor = Auditor(lens, self.items, sites, settings, kept, means, rows)
         self.parts = self._parts(sum(site.heads for site in sites))
 
     def identity(self) -> Identity:
@@ -118,7 +111,7 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
 
     def finish(self, tables: Tables) -> Output:
         """Return the tables, one of them joined over all parts."""
-        return Output({**tables, "token_types": merge_token_types(tables["token_types"])})
+        return Output({**tables, "token_types": means_by_type(tables["token_types"])})
 
     def run(self, part: int) -> Output:
         """Return the rows and saved matrices of one part."""
@@ -133,19 +126,38 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
                 auditor.measure_calls()
             done += len(batch)
             self.tell("", done)
-        output = auditor.output()
-        rows = [
-            row
-            for text in self.parts[part]
-            if text in self._drawn.removals
-            for row in self._effects(text)
-        ]
-        effects = table_of(Audit.schema["effects"], rows)
-        return replace(output, tables={**output.tables, "effects": effects})
+        asked = [text for text in self.parts[part] if text in self._removals]
+        return auditor.output([row for text in asked for row in self._effects(text)])
+
+    def _drawn(self) -> tuple[set[int], set[int], dict[int, int], set[int]]:
+        """Draw texts of all lengths, by the seed, of which more is measured than of the others.
+
+        Returns:
+            Those whose matrices are kept, of at most ``example_length`` tokens; longer ones, of whose maps means over
+            blocks are kept; of how many rows of each of their maps certain mass is computed; those on which heads are
+            removed.
+        """
+        settings, length = self.settings, self.items.lengths
+        texts = range(len(length))
+        order = np.random.default_rng([_STREAM, settings.seed]).permutation(len(length)).tolist()
+        sums = accumulate(length[text] for text in order)
+        drawn = [text for text, total in zip(order, sums, strict=True) if total <= _TOKENS]
+        drawn = (drawn or order[:1])[: ROWS * settings.examples]
+        rows = min(ROWS, ROWS * settings.examples // max(1, len(drawn)))
+        most, maps = settings.example_length, 0 if settings.queries else settings.examples
+        fitting = [text for text in order if length[text] <= most][:maps]
+        long = [text for text in drawn if length[text] > most][:maps]
+        short = [text for text in drawn if settings.effects != "auto" or length[text] <= _LONG]
+        return (
+            {*(texts if settings.matrices else fitting)},
+            {*(() if settings.matrices else long)},
+            {text: max(1, min(rows, _KEYS // max(1, length[text]))) for text in drawn},
+            {*(() if settings.effects == "none" else short[: settings.examples])},
+        )
 
     @cached_property
     def _outcome(self) -> Answered:
-        return model_outcome(self.lens, self.items[min(self._drawn.removals)])
+        return model_outcome(self.lens, self.items[min(self._removals)])
 
     def _effects(self, text: int) -> Iterator[Row]:
         """Yield the effect of each head on the model's answer to one text."""
@@ -165,13 +177,9 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
             if how == "removal"
             else head_estimates(answer, heads, seed=settings.seed)
         )
-        for (site, head), effect in zip(heads, effects, strict=True):
-            yield {
-                **Place(text, site, head).row,
-                "outcome": answer.outcome,
-                "by": how,
-                "effect": effect,
-            }
+        same = {"outcome": answer.outcome, "by": how}
+        for head, effect in zip(heads, effects, strict=True):
+            yield {**Place(text, *head).row, **same, "effect": effect}
 
     def _parts(self, heads: int) -> list[list[int]]:
         """Return the texts of each part: matrices stay in memory until it is written, so they make parts smaller."""
@@ -180,44 +188,6 @@ class AuditStudy(LensStudy[AuditSettings, Audit]):
         texts = range(len(self.items))
         parts = groupby(texts, key=lambda text: (text // _PART, before[text] // _MATRICES))
         return [list(part) for _, part in parts]
-
-
-@dataclass(frozen=True)
-class _Drawn:
-    """Texts, drawn by the seed, of which more is measured than of the others.
-
-    Attributes:
-        kept: Those whose matrices are kept.
-        means: Longer ones, of whose maps means over blocks are kept.
-        rows: Of how many rows of each of their maps certain mass is computed.
-        removals: Those on which heads are removed.
-    """
-
-    kept: set[int]
-    means: set[int]
-    rows: dict[int, int]
-    removals: set[int]
-
-    @classmethod
-    def of(cls, items: Items, settings: AuditSettings) -> "_Drawn":
-        """Draw texts of all lengths; only those of at most ``example_length`` tokens are kept."""
-        length = items.lengths
-        order = np.random.default_rng([_STREAM, settings.seed]).permutation(len(items)).tolist()
-        sums = accumulate(length[text] for text in order)
-        drawn = [text for text, total in zip(order, sums, strict=True) if total <= _TOKENS]
-        drawn = (drawn or order[:1])[: ROWS * settings.examples]
-        rows = min(ROWS, ROWS * settings.examples // max(1, len(drawn)))
-        count, most = settings.examples, settings.example_length
-        maps = 0 if settings.queries else count
-        fitting = [text for text in order if length[text] <= most][:maps]
-        long = [text for text in drawn if length[text] > most][:maps]
-        short = [text for text in drawn if settings.effects != "auto" or length[text] <= _LONG]
-        return cls(
-            set(range(len(items)) if settings.matrices else fitting),
-            set() if settings.matrices else set(long),
-            {text: max(1, min(rows, _KEYS // max(1, length[text]))) for text in drawn},
-            set() if settings.effects == "none" else set(short[:count]),
-        )
 
 
 audit = study_function(AuditStudy, "audit")

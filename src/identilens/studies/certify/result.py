@@ -17,15 +17,14 @@ from identilens.models.token_names import unmarked
 from identilens.runs.result import Finding, Result
 from identilens.runs.settings import Kind
 from identilens.runs.tables import HEAD, Row, counted, ends
-from identilens.studies.certify.functionals import CLAIMS, PLACE, ROW
-from identilens.studies.certify.rows import SCHEMA, VERDICTS
+from identilens.studies.certify.rows import CLAIMS, PLACE, ROW, SCHEMA, VERDICTS
 from identilens.studies.drawn import mean_of_rows
-from identilens.studies.head_views import file_name, marked_line, of_whole_groups
+from identilens.studies.head_views import marked_line
 from identilens.studies.outcomes import ONLY_FEW, exactness, normed_heads
 from identilens.studies.settings import UNITS
 
-LINES, KEYS, CELLS = 24, 40, 20_000
-"""Lines of tokens in a page, largest weights of a row whose bars are drawn, and weights that travel inside a page."""
+LINES, KEYS, BARS = 24, 40, 500
+"""Lines of tokens in a page, largest weights of a row whose bars are drawn, and rows of which they are."""
 
 SIGNS = "●○▲△·"
 """Signs of the verdicts, for readers who cannot tell the colours apart."""
@@ -45,6 +44,7 @@ _MARKS = {
     )
 }
 _LABEL = 22
+_MAP = "map_text{text}_layer{layer}_head{head}_{kind}"
 _COLUMN, _MAPS = 150, 12
 """Pixels of the longer side of a map that is a column wide with its tokens, and heads whose maps are drawn."""
 _BEFORE_NORM = "what the head mixes, before the model normalises it,"
@@ -220,7 +220,7 @@ class Certainty(Result):
             pl.col("query").n_unique()
         )
         several = heads.filter(pl.col("query") > 1).drop("query").head(_MAPS)
-        return {f"map_{file_name(one)}": self.plot_map(**one) for one in several.to_dicts()}
+        return {_MAP.format(**one): self.plot_map(**one) for one in several.to_dicts()}
 
     def summary(self) -> Finding:
         """Return the first claim or source, what is certain at the first tolerance, and what it rests on."""
@@ -306,8 +306,8 @@ class Certainty(Result):
 
     def bars(self) -> pl.DataFrame:
         """Return the largest weights of as many rows as a page contains, named by their ``bar`` and ``row``."""
-        shown = of_whole_groups(self.weights, PLACE, CELLS)
-        rows = shown.sort("value", descending=True, maintain_order=True).group_by(
+        first = self.weights.join(self.rows.head(BARS), on=PLACE, how="semi", maintain_order="left")
+        rows = first.sort("value", descending=True, maintain_order=True).group_by(
             PLACE, maintain_order=True
         )
         label = pl.col("token").map_elements(

@@ -6,7 +6,6 @@ from itertools import groupby, product
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -24,19 +23,21 @@ from identilens.models.stream import read_stream, require_unembedding, token_of
 from identilens.models.token_names import token_names
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import Row
+from identilens.runs.tables import HEAD, Row
 from identilens.studies.certify.certificates import FOLDER, CertificateFile
 from identilens.studies.certify.result import Certainty
 from identilens.studies.certify.rows import SCHEMA, certified_rows
 from identilens.studies.certify.settings import CertifySettings
-from identilens.studies.head_views import head_name
-from identilens.studies.heads import HeadStudy, Place
+from identilens.studies.heads import HeadStudy, Place, filled
 from identilens.studies.outcomes import answer_in_words, asked_answer, kept_outcomes
 from identilens.studies.settings import UNITS, tolerances
 
 _ROWS = 16
 """Rows in one part: what an interruption can cost."""
 
+_PLACE = (
+    "text {text}, {kind} layer {layer}, head {head}, query {query} ({query_token!r}) of {model}"
+)
 _SOURCES = 1_024
 """Positions whose sources are in memory."""
 
@@ -115,7 +116,7 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
             places = [*places]
             # Heads of a layer have the same queries, which may take a run of the model to know.
             queries = self.heads.requested(places[0], self.settings.queries)
-            rows = [(place, query) for place in places for query in queries]
+            rows = [*product(places, queries)]
             parts += [rows[first : first + _ROWS] for first in range(0, len(rows), _ROWS)]
         return parts
 
@@ -126,7 +127,6 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
     def run(self, part: int) -> Output:
         """Return the certificates of some rows of a layer, all rows together."""
         settings, heads = self.settings, self.heads
-        claims, places = [], []
         first, _ = self.parts[part][0]
         text, site = first.text, first.site
         item, captured = heads.items[text], self._layer(text, site)
@@ -137,39 +137,40 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
         spelling = Spelling.of(item, side.key, tokens)
         answer, words = self._answer(text, site.kind) if settings.outcome in UNITS else (None, None)
         pairs = [(layer[place.head], query) for place, query in self.parts[part]]
-        for (head, query), (place, _) in zip(pairs, self.parts[part], strict=True):
+        claims = []
+        for head, query in pairs:
             head.refuse_sink()
             row = ClaimRow(head, query, tokens, text, spelling, self._moves)
             claims.append(functionals_of(self._claims, row))
             if settings.source:
                 claims[-1] |= row_sources(row, *self._source(text, query))
-            at = {"query": query, "query_token": names[side.query][query]}
-            places.append({**place.row, **at, "outcome": settings.outcome, "answer": words})
         kept = kept_outcomes(settings.outcome, pairs, layer, answer)
         allowed = [[one.allowed(each) for each in self._tolerances] for one in kept]
         written = settings.certificates
         rows = iter(certified_rows(kept, tokens, allowed, claims, certificates=written))
         tables: dict[str, list[Row]] = {name: [] for name in SCHEMA}
-        for (place, functionals), tolerance in product(
-            zip(places, claims, strict=True), self._tolerances
-        ):
-            at, certified = {**place, "tolerance": tolerance.name}, next(rows)
+        for number, tolerance in product(range(len(pairs)), self._tolerances):
+            place, query = self.parts[part][number]
+            at = {
+                **place.row,
+                "query": query,
+                "query_token": names[side.query][query],
+                "tolerance": tolerance.name,
+                "outcome": settings.outcome,
+                "answer": words,
+            }
+            certified = next(rows)
             if written:
-                self._write(certified["table"], functionals, at)
+                self._write(certified["table"], claims[number], at)
             for name, own in certified.items():
                 tables[name] += [{**at, **one} for one in own]
-        return Output(
-            {
-                name: pl.DataFrame(tables[name], schema=pl.Schema(columns))
-                for name, columns in SCHEMA.items()
-            }
-        )
+        return Output(filled(SCHEMA, {name: [own] for name, own in tables.items()}))
 
     def _write(self, rows: Sequence[Row], claims: Collection[Claim], at: Row) -> None:
         """Write the certificates of a row's claims, and note their files."""
-        head = at["text"], at["layer"], at["head"], at["kind"]
-        place = MatrixKey(*head, f"query{at['query']}")
-        where = f"{head_name(at)}, query {at['query']} ({at['query_token']!r}) of {self._model}"
+        head = {name: at[name] for name in HEAD}
+        place = MatrixKey(**head, name=f"query{at['query']}")
+        where = _PLACE.format(**at, model=self._model)
         kept = {"outcome": at["outcome"], "tolerance": at["tolerance"], "where": where}
         last = at["tolerance"].replace("%", "percent")
         for number, (claim, row) in enumerate(zip(claims, rows[-len(claims) :], strict=False)):

@@ -85,10 +85,9 @@ def decide(lens: Lens, item: Item, named: str) -> Decision:
         )
     own = (int(probabilities(lens, [item]).argmax()),)
     choices = named_answers(lens, named) if named else [own]
-    likely = [float(likelihoods(lens, [item], labels)) for labels in choices]
-    probability = max(likely)
-    labels = choices[likely.index(probability)]
-    if not probability:
+    likely = {labels: float(likelihoods(lens, [item], labels)) for labels in choices}
+    labels = max(likely, key=likely.__getitem__)
+    if not likely[labels]:
         raise InputError(
             f"the answer {answer_name(lens, labels)!r:.80} has a probability too small for a number. Name a shorter or "
             "likelier one."
@@ -97,12 +96,12 @@ def decide(lens: Lens, item: Item, named: str) -> Decision:
         own += (int(probabilities(lens, [followed(lens, item, own)]).argmax()),)
     # The unknown token is a word of the text.
     special = {*getattr(lens.tokenizer, "all_special_ids", ())}
-    special.discard(getattr(lens.tokenizer, "unk_token_id", None))
+    special -= {getattr(lens.tokenizer, "unk_token_id", None)}
     ids = item.tensors["input_ids"].tolist()
     if lens.model.can_generate():
         ids.pop()
     removable = [place for place, token in enumerate(ids) if token not in special]
-    return Decision(lens, item, labels, own, probability, removable)
+    return Decision(lens, item, labels, own, likely[labels], removable)
 
 
 def named_answers(lens: Lens, named: str) -> list[Labels]:
@@ -131,10 +130,15 @@ def answer_name(lens: Lens, labels: Labels) -> str:
 
 def alone(decision: Decision, sets: Sets) -> Effects:
     """Return the change of the answer's probability when all removable tokens but those of a set are taken out."""
-    item = decision.item
+    item, texts = decision.item, []
     kept = torch.ones(len(sets), item.length, dtype=torch.bool)
     kept[:, decision.removable] = sets
-    texts = [_only(item, tokens) for tokens in kept.tolist()]
+    for some in kept.tolist():
+        tensors = {
+            name: one[some] if is_per_token(name) else one for name, one in item.tensors.items()
+        }
+        names = {kind: tuple(compress(held, some)) for kind, held in item.tokens.items()}
+        texts.append(Item(tensors, names))
     return (likelihoods(decision.lens, texts, decision.labels) - decision.probability)[:, None]
 
 
@@ -163,13 +167,6 @@ def probabilities(
     """
     logits = lens.run(items, whole=True).logits
     return logits.view(len(items), -1, logits.shape[-1])[:, -steps:].cpu().double().softmax(-1)
-
-
-def _only(item: Item, kept: list[bool]) -> Item:
-    """Return a text with only some of its tokens."""
-    tensors = {name: one[kept] if is_per_token(name) else one for name, one in item.tensors.items()}
-    names = {kind: tuple(compress(held, kept)) for kind, held in item.tokens.items()}
-    return Item(tensors, names)
 
 
 def explanations(decision: Decision, seed: int) -> dict[str, Float[Tensor, " token"]]:

@@ -1,27 +1,48 @@
 """Faithfulness of explanations, tested by removing parts; their stability over weights with the same output."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import polars as pl
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
 
+from identilens.errors import UnsupportedModelError
+from identilens.linalg import FLOAT32_EPS
+from identilens.measures.attention.samplers import iterate_alternatives
+from identilens.measures.attention.simplex import total_variation
+from identilens.measures.explanations.rows import explain_rows, value_zeroing
+from identilens.models.heads import Head
 from identilens.models.lens import Lens
+from identilens.models.map_runs import MapRuns
+from identilens.models.substitution import Rows
 from identilens.runs.study import Output, study_function
+from identilens.runs.tables import Row
 from identilens.studies.faithfulness.decisions import (
     decide,
     decision_scores,
     token_needs,
 )
-from identilens.studies.faithfulness.evaluation import Table
-from identilens.studies.faithfulness.result import Faithfulness
-from identilens.studies.faithfulness.rows import (
-    alternatives_of,
-    determinacy,
-    explanations,
-    row_scores,
-    sampled_maps,
+from identilens.studies.faithfulness.evaluation import (
+    Effects,
+    Sets,
+    Table,
+    agreement,
+    evaluate,
 )
-from identilens.studies.faithfulness.settings import FaithfulnessSettings
-from identilens.studies.heads import TextHeads, TextStudy
+from identilens.studies.faithfulness.result import Faithfulness
+from identilens.studies.faithfulness.settings import FaithfulnessSettings, Intervention
+from identilens.studies.heads import TextHeads, TextStudy, filled
+
+Weights = Float[Tensor, "row key"]
+"""A number of each key of some rows: weights, or scores."""
+
+ROUNDINGS = 8
+"""Roundings with which a noise floor is measured."""
 
 
 class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
@@ -82,15 +103,169 @@ class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
             tables["table"] += row_scores(drawn, explained, settings)
             if others:
                 tables["determinacy"] += determinacy(drawn, explained, others)
-        return Output(
-            {
-                name: pl.concat(
-                    [pl.DataFrame(schema=pl.Schema(columns)), *map(pl.DataFrame, tables[name])],
-                    how="diagonal_relaxed",
-                ).fill_nan(None)
-                for name, columns in Faithfulness.schema.items()
-            }
+        return Output(filled(Faithfulness.schema, tables))
+
+
+@dataclass(frozen=True)
+class SampledMap:
+    """One attention map with the rows that are tested, and the runs of its model with changes of it.
+
+    Attributes:
+        place: Columns of a table that name the map.
+        head: The head.
+        queries: Positions of the rows.
+        weights: Weights of the rows.
+        seen: Mask of the keys that the rows see.
+        free: Numbers of the rows that have other weights with the same output.
+        floor: The noise floor of each outcome; see `noise_floor`.
+        runs: Runs of the model with changes of the map.
+        generator: Source of all further draws.
+    """
+
+    place: Row
+    head: Head
+    queries: list[int]
+    weights: Weights
+    seen: Bool[Tensor, "row key"]
+    free: list[int]
+    floor: Mapping[str, float]
+    runs: MapRuns
+    generator: torch.Generator
+
+
+def sample(random: np.random.Generator, values: Sequence[int], count: int) -> list[int]:
+    """Return some of the values, or all if there are no more, in order."""
+    return sorted(random.choice(values, min(count, len(values)), replace=False).tolist())
+
+
+def sampled_maps(
+    heads: TextHeads, text: int, settings: FaithfulnessSettings
+) -> Iterator[SampledMap]:
+    """Yield the maps of a text that are tested, drawn with their rows from the seed and the text's number.
+
+    Raises:
+        InputError: If a head has an attention sink.
+        UnsupportedModelError: If the model's attention cannot be captured faithfully.
+    """
+    places = heads.places(text)
+    random = np.random.default_rng([settings.seed, text])
+    for number in sample(random, range(len(places)), settings.maps):
+        head = heads.read(places[number])
+        seen = head.attention.isfinite() if head.visible is None else head.visible
+        # Rows that see more keys than the smallest group removes.
+        usable = (seen.sum(-1) > settings.groups[0]).nonzero()[:, 0].tolist()
+        if not usable:
+            continue
+        queries = sample(random, usable, settings.rows)
+        seed = int(random.integers(2**31))
+        weights, seen = head.attention[queries], seen[queries]
+        spaces = head.projected.simplex_spaces(len(queries), seen)
+        runs = MapRuns(heads.lens, heads.items[text], head)
+        yield SampledMap(
+            place=places[number].row,
+            head=head,
+            queries=queries,
+            weights=weights,
+            seen=seen,
+            free=[row for row, space in enumerate(spaces) if space.nullity > 0],
+            floor=noise_floor(head, Rows(queries, weights), runs, seed),
+            runs=runs,
+            generator=torch.Generator().manual_seed(seed),
         )
+
+
+def noise_floor(head: Head, rows: Rows, runs: MapRuns, seed: int) -> dict[str, float]:
+    """Return the largest change of each outcome when the rows' outputs are rounded differently.
+
+    Factors are 1 + ε u, u uniform on [−1, 1], ε that of the precision, at least float32's (that of softmaxes).
+    """
+    eps = max(torch.finfo(head.values.dtype).eps, FLOAT32_EPS)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.rand(ROUNDINGS, len(rows.weights), 1, generator=generator, dtype=torch.float64)
+    factors = 1 + eps * (2 * drawn.to(rows.weights) - 1)
+    effects = runs.effects([Rows(rows.queries, rows.weights * factor) for factor in factors])
+    return {name: float(values.max()) for name, values in effects.items()}
+
+
+def explanations(drawn: SampledMap, weights: Weights) -> dict[str, Weights]:
+    """Return every explanation of these weights of the rows, the last one a random order."""
+    parts = [
+        explain_rows(weights[rows], T, drawn.seen[rows])
+        for rows, T in drawn.head.alike(drawn.queries)
+    ]
+    scores = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+    # Only the rows' outputs are read, so that a value of zero is a weight of zero.
+    zeroed = weights.repeat(weights.shape[1] + 1, 1, 1)
+    zeroed[1:].diagonal(dim1=0, dim2=2).zero_()
+    with suppress(UnsupportedModelError):  # a model without a list of layers
+        changes = [Rows(drawn.queries, changed) for changed in zeroed]
+        outputs = drawn.runs.layer_outputs(changes)[:, drawn.queries]
+        # The root has the same order, and is in proportion to the change: small scores do not count as ties.
+        scores["value_zeroing"] = value_zeroing(outputs[0], outputs[1:]).sqrt().to(weights)
+    random = torch.rand(weights.shape, generator=drawn.generator, dtype=torch.float64)
+    return {**scores, "random": random.to(weights) * drawn.seen}
+
+
+def removed(drawn: SampledMap, row: int, intervention: Intervention, sets: Sets) -> Effects:
+    """Return the effects of removing sets of the keys that a row sees."""
+    weights = drawn.weights[row].repeat(len(sets), 1)
+    weights[:, drawn.seen[row]] *= ~sets.to(weights.device)
+    if intervention == "renormalise":
+        left = weights.sum(-1, keepdim=True)
+        weights = torch.where(left > 0, weights / left, weights)
+    changes = [Rows([drawn.queries[row]], changed[None]) for changed in weights]
+    effects = drawn.runs.effects(changes)
+    return torch.stack([values.cpu().double() for values in effects.values()], -1)
+
+
+def row_scores(
+    drawn: SampledMap, explained: Mapping[str, Weights], settings: FaithfulnessSettings
+) -> Iterator[Table]:
+    """Yield the evaluation of the explanations of each row, for each intervention."""
+    for row, query in enumerate(drawn.queries):
+        seen = drawn.seen[row]
+        scores = {name: weights[row, seen].cpu() for name, weights in explained.items()}
+        sizes = [size for size in settings.groups if size < seen.sum()]
+        for intervention in settings.interventions:
+            removal = partial(removed, drawn, row, intervention)
+            for table in evaluate(removal, scores, drawn.floor, sizes, settings, drawn.generator):
+                yield {**drawn.place, "query": query, "intervention": intervention, **table}
+
+
+def alternatives_of(drawn: SampledMap, count: int) -> list[Weights]:
+    """Return other weights of the rows with the same output, drawn evenly; none where the output allows no others."""
+    others = iterate_alternatives(
+        drawn.weights,
+        drawn.head.projected,
+        count,
+        method="uniform",
+        visible=drawn.seen,
+        generator=drawn.generator,
+    )
+    return list(others) if drawn.free else []
+
+
+def determinacy(
+    drawn: SampledMap,
+    explained: Mapping[str, Weights],
+    others: Sequence[Weights],
+) -> Iterator[Table]:
+    """Yield the mean rank agreement of each explanation of a row with itself over alternatives.
+
+    Rows that the output determines are left out. An explanation without an order, which nothing can confirm, has no
+    agreement; an alternative without one agrees by 0.
+    """
+    again = [explanations(drawn, weights) for weights in others]
+    distance = total_variation(drawn.weights, torch.stack([*others])).mean(0)[drawn.free].cpu()
+    for name, scores in explained.items():
+        agreed = [agreement(other[name], scores, drawn.seen) for other in again]
+        yield {
+            **drawn.place,
+            "query": [drawn.queries[row] for row in drawn.free],
+            "explanation": name,
+            "total_variation": distance,
+            "agreement": torch.stack(agreed).mean(0)[drawn.free].cpu(),
+        }
 
 
 faithfulness = study_function(FaithfulnessStudy, "faithfulness")

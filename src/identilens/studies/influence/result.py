@@ -9,7 +9,7 @@ from identilens.charts.cells import heat
 from identilens.charts.kit import scatter
 from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import HEAD
+from identilens.runs.tables import HEAD, decimals
 from identilens.studies.outcomes import INFLUENTIAL, RELATIVE_EFFECT, WITHOUT, segment_needs
 from identilens.studies.settings import UNITS
 
@@ -72,20 +72,12 @@ class Influence(Result):
     analysis: ClassVar = "influence"
     title: ClassVar = "What happens to the model without a head"
     schema: ClassVar = {
-        "table": {
-            **HEAD,
-            "effect": pl.Float64,
-            "effect_of_mean": pl.Float64,
-            "estimate": pl.Float64,
-            "log_change": pl.Float64,
-        },
+        "table": {**HEAD, **decimals("effect", "effect_of_mean", "estimate", "log_change")},
         "answer_tokens": {
             **HEAD,
             "query": pl.Int64,
-            "query_token": pl.String,
-            "token": pl.String,
-            "log_probability": pl.Float64,
-            "log_change": pl.Float64,
+            **dict.fromkeys(("query_token", "token"), pl.String),
+            **decimals("log_probability", "log_change"),
         },
         "hidden_keys": {
             **HEAD,
@@ -93,10 +85,7 @@ class Influence(Result):
             "query_token": pl.String,
             "key": pl.Int64,
             "key_token": pl.String,
-            "weight": pl.Float64,
-            "norm_share": pl.Float64,
-            "effect": pl.Float64,
-            "log_change": pl.Float64,
+            **decimals("weight", "norm_share", "effect", "log_change"),
         },
         "without": WITHOUT,
     }

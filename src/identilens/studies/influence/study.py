@@ -20,8 +20,8 @@ from identilens.models.sequences import sides
 from identilens.models.spelling import Spelling
 from identilens.models.substitution import Replacements, Rows
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import Row, table_of
-from identilens.studies.heads import Place, TextHeads, TextStudy, check_asked
+from identilens.runs.tables import Row
+from identilens.studies.heads import Place, TextHeads, TextStudy, check_asked, filled
 from identilens.studies.influence.result import Influence
 from identilens.studies.influence.settings import InfluenceSettings
 from identilens.studies.outcomes import (
@@ -93,55 +93,51 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
 
     def run(self, part: int) -> Output:
         """Return the effects of one text's heads, and of the keys of the rows that were named."""
-        item, settings = self.items[part], self.settings
-        outcome: Any = settings.outcome
-        last = item.length - 1
-        answer = Answer(self.lens, item, outcome)
-        if settings.answer is not None:
-            answer = asked_answer(self.lens, item, settings, item.tokens, part)
-        if self._decisions:
-            meant = [self._decided(item, ids) for ids in self._decisions]
-            answer = max(meant, key=lambda one: float(one.likelihoods(one.own).sum()))
-            item = answer.item
-        estimates: Sequence[float | None] = [None] * len(self.chosen)
+        text, settings = self.items[part], self.settings
+        answer = self._answer(text, part)
+        heads = [Place(part, *one).row for one in self.chosen]
+        numbers = range(len(heads))
         if settings.directions:
             estimates = head_estimates(answer, self.chosen, settings.directions, settings.seed)
-        numbers = self._removed(estimates)
+            for head, estimate in zip(heads, estimates, strict=True):
+                head["estimate"] = estimate
+            most = settings.removed or (_LARGEST if len(heads) > _MANY else len(heads))
+            numbers = sorted(sorted(numbers, key=lambda one: -estimates[one])[:most])
         removed = [self.chosen[number] for number in numbers]
-        without = dict(
-            zip(numbers, removals(answer, removed, "zero", partial(_removal, answer)), strict=True)
-        )
-        means = dict(zip(numbers, head_effects(answer, removed, "mean"), strict=True))
-        heads = TextHeads(self.lens, [item], ())
-        words = self.lens.reader.names(answer.following)
-        known = answer.likelihoods(answer.own).tolist()
-        rows: dict[str, list[Row]] = {name: [] for name in Influence.schema}
-        for number, (one, estimate) in enumerate(zip(self.chosen, estimates, strict=True)):
-            head = Place(part, *one).row
-            change, gains = without.get(number, ({"effect": None, "log_change": None}, None))
-            rows["table"].append(
-                {**head, **change, "effect_of_mean": means.get(number), "estimate": estimate}
-            )
-            if gains is None:
-                continue
-            for at, gain in enumerate(gains.tolist()):
-                token = {
-                    "query": last + at,
-                    "query_token": item.tokens["encoder"][last + at],
-                    "token": words[at],
-                    "log_probability": known[at],
-                    "log_change": gain,
-                }
-                rows["answer_tokens"].append({**head, **token})
+        changes = removals(answer, removed, "zero", partial(_removal, answer))
+        means = head_effects(answer, removed, "mean")
+        known, last = answer.likelihoods(answer.own), text.length - 1
+        tokens = {
+            "query": range(last, last + len(known)),
+            "query_token": answer.item.tokens["encoder"][last:],
+            "token": self.lens.reader.names(answer.following),
+            "log_probability": known,
+        }
+        parts: dict[str, list[Any]] = {name: [] for name in Influence.schema}
+        for number, (change, gains), mean in zip(numbers, changes, means, strict=True):
+            place = Place(part, *self.chosen[number]).row
+            heads[number] |= {**change, "effect_of_mean": mean}
+            if answer.following:
+                parts["answer_tokens"].append({**place, **tokens, "log_change": gains})
             if settings.queries is not None:
-                rows["hidden_keys"] += self._keys(answer, Place(0, *one), heads, head)
-        tables = {name: table_of(Influence.schema[name], rows[name]) for name in rows}
-        text, following = self.items[part], answer.following
+                keys = self._keys(answer, Place(0, *self.chosen[number]))
+                parts["hidden_keys"].append([{**place, **row} for row in keys])
         if settings.without:
-            likely = answer.likelihoods(answer.own).exp().tolist()
             ids, segments = text.tensors["input_ids"].tolist(), self._segments(text, part)
-            tables["without"] = without_segments(self.lens, part, ids, segments, following, likely)
-        return Output(tables)
+            likely, following = known.exp().tolist(), answer.following
+            found = without_segments(self.lens, part, ids, segments, following, likely)
+            parts["without"].append(found)
+        return Output(filled(Influence.schema, {**parts, "table": [heads]}))
+
+    def _answer(self, item: Item, text: int) -> Answer:
+        """Return the outcome on a text: that of the likeliest form of a given answer, or what is asked for."""
+        outcome: Any = self.settings.outcome
+        if self._decisions:
+            meant = [self._decided(item, ids) for ids in self._decisions]
+            return max(meant, key=lambda one: float(one.likelihoods(one.own).sum()))
+        if self.settings.answer is None:
+            return Answer(self.lens, item, outcome)
+        return asked_answer(self.lens, item, self.settings, item.tokens, text)
 
     def _segments(self, item: Item, text: int) -> list[str]:
         """Return the segment of each token of a text that is taken out; what is in none stays."""
@@ -152,21 +148,14 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
                 segments[key] = name
         return segments
 
-    def _removed(self, estimates: Sequence[float | None]) -> list[int]:
-        """Return the numbers of the heads that are removed, by their estimates in a text."""
-        numbers = range(len(self.chosen))
-        most = self.settings.removed or (_LARGEST if len(numbers) > _MANY else len(numbers))
-        if not self.settings.directions:
-            return [*numbers]
-        return sorted(sorted(numbers, key=lambda one: -(estimates[one] or 0.0))[:most])
-
     def _decided(self, item: Item, ids: Sequence[int]) -> Answer:
         """Return the predictions of an answer's tokens after a text."""
         longer, last = followed(self.lens, item, ids[:-1]), item.length - 1
         return Answer(self.lens, longer, "prediction", range(last, last + len(ids)), ids)
 
-    def _keys(self, answer: Answer, place: Place, heads: TextHeads, named: Row) -> Iterator[Row]:
+    def _keys(self, answer: Answer, place: Place) -> Iterator[Row]:
         """Yield the effect of each key with a weight in the rows that were named."""
+        heads = TextHeads(self.lens, [answer.item])
         head = heads.read(place)
         tokens = heads.tokens(head, place.text)
         side = sides(head.kind, answer.item.tokens)
@@ -175,13 +164,11 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             shares = norm_share(row[None], head.at(query))[0].tolist()
             for key in row.nonzero()[:, 0].tolist():
                 others = row.index_fill(0, torch.tensor([key]), 0.0)
-                left = float(others.sum())
-                change: Row = {"effect": None, "log_change": None}
+                left, change = float(others.sum()), {}
                 if left:
                     hidden: Replacements = {head.address: Rows([query], others[None] / left)}
                     change, _ = _removal(answer, answer.given(hidden), answer.own)
                 yield {
-                    **named,
                     "query": query,
                     "query_token": tokens[side.query][query],
                     "key": key,

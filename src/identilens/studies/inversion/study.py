@@ -15,7 +15,7 @@ from identilens.models.candidates import Batches, Candidates, check_ids, joined
 from identilens.models.lens import Lens
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
-from identilens.studies.heads import TextStudy
+from identilens.studies.heads import TextStudy, filled
 from identilens.studies.inversion.result import NEXT, PAIR, SINGLE, Inversion
 from identilens.studies.inversion.settings import InversionSettings
 
@@ -116,16 +116,8 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
         below = pl.col("error") < margin - pl.col("forward_noise")
         certified = below.cum_min().over("layer", "noise") & causal
         noises = table.explode("noise", "bits", "error", "decoded", "recovered")
-        tables = {
-            "table": table,
-            "noises": noises.with_columns(below=below, certified=certified),
-        }
-        return Output(
-            {
-                name: tables[name].select(*columns).cast(pl.Schema(columns))
-                for name, columns in Inversion.schema.items()
-            }
-        )
+        noises = noises.with_columns(below=below, certified=certified)
+        return Output(filled(Inversion.schema, {"table": [table], "noises": [noises]}))
 
     def _sizes(
         self, versions: Float[Tensor, "version position d"]

@@ -214,19 +214,9 @@ class Mixing(Result):
         return self.table["kind"].unique().sort().to_list()
 
     @cached_property
-    def own_kinds(self) -> list[str]:
-        """Kinds that have a token of their own."""
-        return [kind for kind in self.kinds if kind != "cross"]
-
-    @cached_property
-    def _own_rows(self) -> pl.DataFrame:
-        """What each token contributes to its own hidden state."""
-        return own_contributions(self.table, self.token_names)
-
-    @cached_property
     def own_boxes(self) -> pl.DataFrame:
         """Boxes of own contributions with the share not their own largest (Fig. 3a, 3b)."""
-        return measures.box_statistics(self._own_rows)
+        return measures.box_statistics(self.own())
 
     @cached_property
     def neighbours(self) -> pl.DataFrame:
@@ -246,7 +236,7 @@ class Mixing(Result):
     @cached_property
     def speech(self) -> pl.DataFrame:
         """Boxes by part of speech (Fig. 26–37): tags are those of the source; without rows where there are none."""
-        source = self._own_rows.filter(kind=self.own_kinds[0])
+        source = self.own().filter(kind=self.kinds[0])
         return measures.boxes_by_tag(source, self.tags) if len(self.tags) else pl.DataFrame()
 
     @cached_property
@@ -299,7 +289,7 @@ class Mixing(Result):
 
     def own(self) -> pl.DataFrame:
         """Return what each token contributes to its own hidden state; see `own_contributions`."""
-        return self._own_rows
+        return own_contributions(self.table, self.token_names)
 
     def by_layer(self) -> pl.DataFrame:
         """Return the median own contribution (Brunner Fig. 3a) and the share not their own largest (3b) a layer."""
@@ -322,7 +312,7 @@ class Mixing(Result):
 
     def summary(self) -> Finding:
         """Return how much of a token is still itself, where context comes from, what attention alone would say."""
-        kind, settings = self.own_kinds[0], self.provenance["settings"]
+        kind, settings = self.kinds[0], self.provenance["settings"]
         share = (pl.col("standard_error") / pl.col("contribution")).median()
         error = self.table.filter(pl.col("contribution") > 0).select(share).item()
         own, beside, rollouts = (
@@ -350,9 +340,20 @@ class Mixing(Result):
         )
 
     def tracked_token(self) -> Charts:
-        """Return what some hidden tokens take from every input token, layer by layer."""
+        """Return what some hidden tokens take from the input tokens that contribute most to any, layer by layer."""
         text, positions = self._drawn_tokens()
-        rows = self._token_rows(text, positions)
+        names, frames = self.names(text, self.kinds[0]), []
+        for position in positions:
+            state = f"{position}: {visible_text(names[position])}"
+            rows = measures.track_token(self.table, self.token_names, position, text)
+            own = pl.col("position") == position
+            frames.append(rows.with_columns(own.alias("own"), state=pl.lit(state)))
+        shown = pl.col("token").map_elements(visible_text, return_dtype=pl.String)
+        rows = pl.concat(frames).with_columns(input=pl.format("{}: {}", "position", shown))
+        most = rows.sort("contribution", descending=True, maintain_order=True).unique(
+            "position", keep="first", maintain_order=True
+        )
+        rows = rows.join(most.head(_INPUTS), on="position", how="semi", maintain_order="left")
         # The own token would take all the colour.
         largest: Any = rows.filter(~pl.col("own"))["contribution"].max()
         chart = heat(
@@ -379,25 +380,6 @@ class Mixing(Result):
         named = ~pl.col("token").is_in(_SPECIAL) & pl.col("token").str.contains(r"\p{L}{3}")
         words = tokens.filter(named)["position"].to_list() or tokens["position"].to_list()
         return 0, list(dict.fromkeys([words[0], words[-1]]))
-
-    def _token_rows(self, text: int, positions: list[int]) -> pl.DataFrame:
-        """Return what hidden tokens take from the input tokens that contribute most to any of them, with labels."""
-        names = self.names(text, self.kinds[0])
-        shown = pl.col("token").map_elements(visible_text, return_dtype=pl.String)
-        label = pl.format("{}: {}", "position", shown)
-        frames = []
-        for position in positions:
-            rows = measures.track_token(self.table, self.token_names, position, text)
-            labels = {
-                "state": pl.lit(f"{position}: {visible_text(names[position])}"),
-                "own": pl.col("position") == position,
-            }
-            frames.append(rows.with_columns(input=label, **labels))
-        rows = pl.concat(frames)
-        most = rows.sort("contribution", descending=True, maintain_order=True).unique(
-            "position", keep="first", maintain_order=True
-        )
-        return rows.join(most.head(_INPUTS), on="position", how="semi", maintain_order="left")
 
     def _kind(self, kind: str | None) -> str:
         if kind is None and len(self.kinds) == 1:

@@ -25,8 +25,8 @@ from identilens.runs.conllu import TaggedText
 from identilens.runs.files import write_table
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import Tables, table_of
-from identilens.studies.heads import TextStudy, asked_places
+from identilens.runs.tables import Tables
+from identilens.studies.heads import TextStudy, asked_places, shaped
 from identilens.studies.mixing.result import Mixing
 from identilens.studies.mixing.settings import MixingSettings
 from identilens.studies.mixing.tagging import parts_of, tag_tokens
@@ -92,30 +92,23 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
     def run(self, part: int) -> Output:
         """Return contributions and tokens of one text."""
         rollouts = text_rollouts(self.lens, self.items[part]) if self.settings.rollouts else {}
-        tables, rows = [pl.DataFrame(schema=pl.Schema(Mixing.schema["table"]))], []
+        tables, names = [pl.DataFrame(schema=pl.Schema(Mixing.schema["table"]))], []
         try:
             for number, source in enumerate(sources(self.lens)):
                 hidden = HiddenMap(self.lens, self.items[part], source)
                 for label, places, norms in self._norms(hidden, part, number):
                     rollout = rollouts.get(label.kind)
                     tables.append(_layer_table(part, label, places, norms, rollout))
-                kinds: list[Kind] = list(dict.fromkeys([label.kind for label in hidden.outputs]))
-                for kind in kinds:
+                kinds: list[Kind] = [label.kind for label in hidden.outputs]
+                for kind in dict.fromkeys(kinds):
                     sides = {"hidden": hidden.tokens(kind), "input": hidden.tokens()}
-                    for side, names in sides.items():
+                    for side, own in sides.items():
                         at = {"text": part, "kind": kind, "side": side}
-                        rows += [
-                            {**at, "position": position, "token": name}
-                            for position, name in enumerate(names)
-                        ]
+                        names.append({**at, "position": range(len(own)), "token": own})
         except NumericalError as error:
             raise NumericalError(f"text {part}: {error}") from error
-        return Output(
-            {
-                "table": pl.concat(tables),
-                "token_names": table_of(Mixing.schema["token_names"], rows),
-            }
-        )
+        known = shaped(Mixing.schema["token_names"], names)
+        return Output({"table": pl.concat(tables), "token_names": known})
 
     def finish(self, tables: Tables) -> Output:
         """Add the parts of speech."""

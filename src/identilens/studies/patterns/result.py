@@ -47,9 +47,7 @@ class PatternScores(Result):
     schema: ClassVar = {
         "table": {
             **HEAD,
-            "corpus": pl.String,
-            "pattern": pl.String,
-            "tolerance": pl.String,
+            **dict.fromkeys(("corpus", "pattern", "tolerance"), pl.String),
             "rows": pl.Int64,
             **decimals(*MEANS),
         },

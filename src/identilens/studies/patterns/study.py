@@ -18,10 +18,10 @@ from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.sequences import names_at, sides
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import Tables, table_of
-from identilens.studies.certify.functionals import Functionals, proven_rows
+from identilens.runs.tables import Tables
+from identilens.studies.certify.rows import Functionals, proven_rows
 from identilens.studies.drawn import drawn_rows
-from identilens.studies.heads import TextStudy
+from identilens.studies.heads import TextStudy, shaped
 from identilens.studies.items import Items
 from identilens.studies.patterns.result import PatternScores
 from identilens.studies.patterns.settings import PatternSettings
@@ -99,7 +99,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
             if heads and (drawn := self._drawn(part, item, heads[0])):
                 rows.append(self._scores(heads, drawn))
             self.tell(f"text {part}, layer {number}")
-        table = pl.concat([table_of(PatternScores.schema["table"], []), *rows], how="diagonal")
+        table = shaped(PatternScores.schema["table"], rows)
         named = {"text": pl.lit(part, pl.Int64), "corpus": pl.lit(corpus)}
         return Output({"table": table.with_columns(**named)})
 
@@ -134,21 +134,11 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
 
         Rows change independently of each other, so that ends of means over rows are means of ends.
         """
-        none = torch.zeros(len(heads[0].keys), dtype=torch.float64)
-        costs = [
-            torch.stack([functionals.get(one, none) for one in self.patterns])
-            for functionals in drawn.values()
-        ]
-        every = torch.stack(costs).repeat(len(heads), 1, 1)
-        pairs = list(product(heads, drawn))
-        found = proven_rows(pairs, self.patterns, every, self.tolerances)
-        asked = [{"row": query, "functional": one.words} for query in drawn for one in drawn[query]]
-        scored = found.join(pl.DataFrame(asked), on=["row", "functional"], how="semi")
+        pairs = [*product(heads, drawn)]
+        scored = proven_rows(pairs, [drawn[query] for _, query in pairs], self.tolerances)
         of = ["layer", "head", "kind", "tolerance", pl.col("functional").alias("pattern")]
         means = scored.group_by(of, maintain_order=True).agg(
-            pl.len().cast(pl.Int64).alias("rows"),
-            pl.col("value").mean().alias("score"),
-            pl.col("lo", "hi").mean(),
+            pl.col("lo", "hi").mean(), rows=pl.len(), score=pl.col("value").mean()
         )
         order = pl.Enum([one.name for one in self.tolerances])
         return means.sort("head", pl.col("tolerance").cast(order), maintain_order=True)

@@ -16,7 +16,7 @@ from identilens.models.substitution import Address
 from identilens.models.token_names import unmarked
 from identilens.runs.matrices import Matrices, MatrixKey
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, ends
+from identilens.runs.tables import Columns, decimals, ends, integers
 from identilens.studies.head_views import marked_line
 from identilens.studies.outcomes import WITHIN, exactness, normed_heads
 
@@ -118,17 +118,12 @@ class Rollouts(Result):
             **_ROW,
             "target": pl.Int64,
             "token": pl.String,
-            "value": pl.Float64,
-            "lo": pl.Float64,
-            "hi": pl.Float64,
-            "rank": pl.Int64,
-            "highest_rank": pl.Int64,
-            "lowest_rank": pl.Int64,
+            **decimals("value", "lo", "hi"),
+            **integers("rank", "highest_rank", "lowest_rank"),
         },
         "rows": {
             **_ROW,
-            "tokens": pl.Int64,
-            "largest": pl.Int64,
+            **integers("tokens", "largest"),
             "token": pl.String,
             "certified": pl.Boolean,
             "gap": pl.Float64,

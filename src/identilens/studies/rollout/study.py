@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Any
 
+import polars as pl
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -22,8 +22,8 @@ from identilens.models.sequences import names_at, sides
 from identilens.models.substitution import Replacements
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output, study_function
-from identilens.runs.tables import Row, table_of
-from identilens.studies.heads import TextStudy, asked_places, check_asked, joined
+from identilens.runs.tables import Row
+from identilens.studies.heads import TextStudy, asked_places, check_asked, filled
 from identilens.studies.rollout.result import Rollouts, end_maps
 from identilens.studies.rollout.settings import RolloutSettings
 
@@ -86,41 +86,35 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
 
     def run(self, part: int) -> Output:
         """Return the bounds of one text."""
-        settings = self.settings
-        layers = self_attention(self.lens, self.items[part])
-        heads = []
+        layers, heads = self_attention(self.lens, self.items[part]), []
         for layer in layers:
-            for head in layer.heads:
+            own = [*layer.heads]
+            for head in own:
                 head.refuse_sink()
-            heads.append(
-                [HeadRows(one.attention, one.projected, one.visible) for one in layer.heads]
-            )
+            heads.append([HeadRows(one.attention, one.projected, one.visible) for one in own])
         text = self._text(part, layers, heads)
-        if not (text.queries and text.targets):
-            return joined(Rollouts.schema, [])
-        units = torch.eye(len(text.names)).double()
-        rows: dict[str, list[Row]] = {name: [] for name in Rollouts.schema}
+        tables: dict[str, list[Any]] = {name: [] for name in Rollouts.schema}
         matrices = {}
-        for number, tolerance in enumerate(self.tolerances):
+        # Nothing is asked of a text without the tokens that were named.
+        for number, tolerance in enumerate(
+            self.tolerances if text.queries and text.targets else ()
+        ):
+            before = self.layers * number
             found = rollout_bounds(
                 heads,
-                units[text.targets],
+                torch.eye(len(text.names)).double()[text.targets],
                 queries=text.queries,
                 tolerance=tolerance.size,
-                witnesses=settings.witnesses,
-                step=partial(self._told, part, self.layers * number),
+                witnesses=self.settings.witnesses,
+                step=lambda done, before=before: self.tell(f"text {part}", before + done),
             )
-            above = None
-            if len(text.targets) == len(units):
-                above = found.lo.mT[:, :, None] > found.hi.mT[:, None] + ORDER_MARGIN
-            for place in range(len(text.queries)):
-                own = None if above is None else above[place]
-                text.add(rows, tolerance.name, place, found, own)
-            if settings.witnesses and not matrices:
+            for name, frame in text.tables(tolerance.name, found).items():
+                tables[name].append(frame)
+            if self.settings.witnesses and not matrices:
                 matrices = _matrices(text, layers, heads, found)
-                rows["witnesses"] = self._put_back(text, tolerance.name, matrices)
-        frames = {name: table_of(Rollouts.schema[name], one) for name, one in rows.items()}
-        return Output(frames, matrices, {part: {text.sequence: text.names}} if matrices else {})
+                tables["witnesses"].append(self._put_back(text, tolerance.name, matrices))
+        tokens = {part: {text.sequence: text.names}} if matrices else {}
+        return Output(filled(Rollouts.schema, tables), matrices, tokens)
 
     def _text(
         self, part: int, layers: Sequence[CapturedLayer], heads: Sequence[Sequence[HeadRows]]
@@ -136,7 +130,7 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
         if any(one.shape != (n, n) for one in maps):
             raise _several_stacks(type(self.lens.model).__name__)
         values = attention_rollout(torch.stack(maps))[-1][queries]
-        reach = torch.eye(n, dtype=torch.bool)
+        reach = torch.eye(n, dtype=torch.bool, device=values.device)
         for layer in layers:
             seen = torch.ones_like(reach) if layer.visible is None else layer.visible
             reach |= (seen.float() @ reach.float()) > 0
@@ -156,9 +150,6 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
             at = {"text": text.number, "tolerance": tolerance, "target": target}
             rows.append({**at, "token": text.names[target], "end": end, "moved": moved})
         return rows
-
-    def _told(self, part: int, before: int, layers: int) -> None:
-        self.tell(f"text {part}", before + layers)
 
 
 def _several_stacks(model: str) -> UnsupportedModelError:
@@ -184,37 +175,46 @@ class _Text:
     values: Float[Tensor, "query input"]
     seen: Bool[Tensor, "query input"]
 
-    def add(
-        self,
-        tables: Mapping[str, list[Row]],
-        tolerance: str,
-        place: int,
-        found: RolloutBounds,
-        above: Bool[Tensor, "input input"] | None,
-    ) -> None:
-        """Add the rows of one query; ``above`` says which token is above which in every alternative."""
-        values, seen = self.values[place], self.seen[place]
-        query, count = self.queries[place], int(seen.sum())
-        at = {"text": self.number, "query": query, "query_token": self.names[query]}
-        at["tolerance"] = tolerance
-        largest = int(values.argmax())
-        first = None if above is None else int(above[largest][seen].sum()) == count - 1
-        whole = {"largest": largest, "token": self.names[largest], "certified": first}
-        tables["rows"].append({**at, "tokens": count, **whole, "gap": found.gap})
-        for number, target in enumerate(self.targets):
-            if not seen[target]:
-                continue
-            ends = {
-                name: float(one[number, place])
-                for name, one in (("value", found.value), ("lo", found.lo), ("hi", found.hi))
-            }
-            ranks: dict[str, int | None] = {"highest_rank": None, "lowest_rank": None}
-            if above is not None:
-                ranks["highest_rank"] = 1 + int(above[seen, target].sum())
-                ranks["lowest_rank"] = count - int(above[target, seen].sum())
-            rank = 1 + int((values[seen] > values[target]).sum())
-            named = {"target": target, "token": self.names[target]}
-            tables["table"].append({**at, **named, **ends, "rank": rank, **ranks})
+    def tables(self, tolerance: str, found: RolloutBounds) -> dict[str, pl.DataFrame]:
+        """Return the rows of the tables ``table`` and ``rows`` at one tolerance.
+
+        Ranks are those among the tokens that a query can see.
+        """
+        seen, values, counts = self.seen, self.values, self.seen.sum(1)
+        largest = values.argmax(1)
+        at = {
+            "text": self.number,
+            "query": self.queries,
+            "query_token": [self.names[query] for query in self.queries],
+            "tolerance": tolerance,
+        }
+        whole = {
+            "tokens": counts.tolist(),
+            "largest": largest.tolist(),
+            "token": [self.names[token] for token in largest.tolist()],
+            "gap": found.gap,
+        }
+        higher = values[:, None] > values[:, self.targets, None]
+        columns = {
+            "seen": seen[:, self.targets],
+            "value": found.value.mT,
+            "lo": found.lo.mT,
+            "hi": found.hi.mT,
+            "rank": 1 + (higher & seen[:, None]).sum(2),
+        }
+        if len(self.targets) == len(self.names):
+            # Which token is above which in every alternative.
+            above = found.lo.mT[:, :, None] > found.hi.mT[:, None] + ORDER_MARGIN
+            below = (above & seen[:, None]).sum(2)
+            columns["highest_rank"] = 1 + (above & seen[:, :, None]).sum(1)
+            columns["lowest_rank"] = counts[:, None] - below
+            first = below.gather(1, largest[:, None])[:, 0] == counts - 1
+            whole["certified"] = first.tolist()
+        lists = {name: column.tolist() for name, column in columns.items()}
+        lists["target"] = [self.targets] * len(self.queries)
+        lists["token"] = [[self.names[target] for target in self.targets]] * len(self.queries)
+        table = pl.DataFrame({**at, **lists}).explode(*lists).filter("seen")
+        return {"table": table, "rows": pl.DataFrame({**at, **whole})}
 
 
 def _matrices(
@@ -225,14 +225,13 @@ def _matrices(
 ) -> dict[str, Tensor]:
     """Return the maps of the model, and those that reach the ends of each target, by name."""
     kept = {}
-    for layer, own in zip(layers, heads, strict=True):
+    ends = found.least_maps or (), found.greatest_maps or ()
+    for layer, own, *maps in zip(layers, heads, *ends, strict=True):
+        site = layer.site
         for number, head in enumerate(own):
-            key = MatrixKey(text.number, layer.site.layer, number, layer.site.kind, "raw")
+            key = MatrixKey(text.number, site.layer, number, site.kind, "raw")
             kept[str(key)] = head.weights
-    for name, maps in (("lo", found.least_maps), ("hi", found.greatest_maps)):
-        for layer, new in zip(layers, maps or (), strict=False):
-            at = text.number, layer.site.layer
-            for (number, target), head in product(enumerate(text.targets), range(new.shape[1])):
-                key = MatrixKey(*at, head, layer.site.kind, f"{name}{target}")
-                kept[str(key)] = new[number, head].clone()
+            for end, (at, target) in product((0, 1), enumerate(text.targets)):
+                name = f"{('lo', 'hi')[end]}{target}"
+                kept[str(key.named(name))] = maps[end][at, number].clone()
     return kept

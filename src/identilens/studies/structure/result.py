@@ -7,6 +7,7 @@ import polars as pl
 
 from identilens.charts.viewer import TokenMap
 from identilens.charts.views import View
+from identilens.measures.structure.weights import structure_weights
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, decimals, integers
 from identilens.studies.perturbation_views import (
@@ -16,11 +17,11 @@ from identilens.studies.perturbation_views import (
     named_norms,
     norm_correlations,
 )
-from identilens.studies.structure import maps
 
-HEAD: Columns = {"kind": pl.String, "layer": pl.Int64, "head": pl.Int64}
+_SHOWN = {"raw": "raw attention", "effective": "effective attention (sizes)"}
+HEAD: Columns = {"kind": pl.String, **integers("layer", "head")}
 _DIMENSIONS = integers("dim_r", "dim_half", "dim_95")
-_PATTERN: Columns = {
+PATTERN: Columns = {
     "empty_rows": pl.Int64,
     "pattern": pl.String,
     "score": pl.Float64,
@@ -95,8 +96,8 @@ class Structure(Result):
             **_DIMENSIONS,
             "texts_to_fill": pl.Int64,
             "mean_rank": pl.Float64,
-            **_PATTERN,
-            **{f"effective_{name}": kind for name, kind in _PATTERN.items()},
+            **PATTERN,
+            **{f"effective_{name}": kind for name, kind in PATTERN.items()},
             "raw_to_effective": pl.Float64,
         },
         "growth": {**HEAD, "texts": pl.Int64, **_DIMENSIONS},
@@ -172,9 +173,34 @@ class Structure(Result):
         return self.table.select(*HEAD, *_DIMENSIONS, *columns, "effective_score")
 
     def token_maps(self) -> list[TokenMap]:
-        """Return mean weights and W of every head for the viewer."""
+        """Return mean weights and W of every head for the viewer, over representatives and over all texts."""
         special = self.provenance["settings"].get("special_positions", [])
-        return maps.token_maps(self.table, self.matrices, special)
+        shown = []
+        for row in self.table.iter_rows(named=True):
+            names = [
+                f"{place} (special)" if place in special else str(place)
+                for place in range(row["length"])
+            ]
+            note = (
+                "Best pattern: raw {pattern} ({score:.2f}), effective {effective_pattern} "
+                "({effective_score:.2f}). dim R = {dim_r} of {length}."
+            ).format(**row)
+            over = {
+                "": f"{row['representatives']} representatives",
+                "all_": f"all {row['texts']} texts",
+            }
+            for name, words in _SHOWN.items():
+                for prefix, texts in over.items():
+                    key = f"{row['kind']}.layer{row['layer']}.{prefix}{name}"
+                    mean, level = self.matrices[key][row["head"]], row["threshold"]
+                    layers = {
+                        f"W at l = {level:.4g}": structure_weights(mean, level),
+                        "mean weights": mean,
+                    }
+                    choices = {one: row[one] for one in ("kind", "layer", "head")}
+                    choices |= {"weights": words, "mean over": texts}
+                    shown.append(TokenMap(choices, layers, names, names, note))
+        return shown
 
     def summary(self) -> Finding:
         """Return how much of the space R is, how many heads have a pattern, and what two texts share."""

@@ -1,29 +1,30 @@
 """What the attention of a corpus has in common, head by head (structure2025)."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from identilens.errors import InputError, NumericalError, SettingError
-from identilens.linalg import FLOAT32_EPS, OutputFactor, ProjectedValues
+from identilens.errors import SettingError
+from identilens.linalg import FLOAT32_EPS
 from identilens.measures.structure.circularity import TOLERANCE, circularity
 from identilens.measures.structure.efficient import efficient_attention
+from identilens.measures.structure.patterns import pattern_of, pattern_scores
 from identilens.measures.structure.representatives import (
     Representatives,
     best_clusters,
     choose_clusters,
 )
-from identilens.measures.structure.subspace import against_subspace, column_projector
-from identilens.models.capture import Collector, Lengths, split_states
-from identilens.models.heads import CapturedLayer
-from identilens.models.inputs import Item
+from identilens.measures.structure.subspace import Subspace, against_subspace, subspace_of
+from identilens.measures.structure.weights import structure_weights
+from identilens.models.layout import Site
 from identilens.models.lens import Lens
 from identilens.models.token_names import joined
 from identilens.runs.files import Manifest, write_tensors
@@ -32,93 +33,24 @@ from identilens.runs.provenance import Identity
 from identilens.runs.reading import read_tensors
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Tables
-from identilens.studies.items import Items
+from identilens.studies.heads import filled, shaped
 from identilens.studies.perturbation import perturbation_rows
-from identilens.studies.structure.closing import Closing, Rows, dimensions, frame, space_of
-from identilens.studies.structure.maps import head_rows
-from identilens.studies.structure.result import Structure
+from identilens.studies.structure.result import HEAD, PATTERN, Structure
 from identilens.studies.structure.settings import StructureSettings
+from identilens.studies.structure.texts import (
+    LayerView,
+    special_positions,
+    text_views,
+    texts_of_length,
+)
 
-BATCH_SIZE = 8
-_WEIGHTS_AT_ONCE = 2**25
+Table = dict[str, Any]
+"""Columns of a table: values of all rows, or one value for all of them."""
 
+Parts = Mapping[str, Sequence[Table]]
+"""Such columns by the name of the table."""
 
-@dataclass(frozen=True)
-class LayerView:
-    """One attention layer on one text, by ``<kind>.layer<l>``; ``visible`` is None when queries may use every key."""
-
-    key: str
-    weights: Float[Tensor, "head query key"]
-    projected: ProjectedValues
-    visible: Bool[Tensor, "query key"] | None
-
-    @classmethod
-    def of(cls, layer: CapturedLayer, text: int, length: int) -> "LayerView":
-        """Return the view of a layer that was captured on a text.
-
-        Raises:
-            InputError: If it sees another number of positions than the text has.
-            NumericalError: If weights or values are NaN or infinite.
-        """
-        site, weights = layer.site, layer.weights
-        if weights is None or weights.shape[-2:] != (length, length):
-            raise InputError(
-                f"{site.kind} layer {site.layer} has attention of "
-                f"{weights.shape[-2:] if weights is not None else 'no'} positions; a structure needs {length} "
-                "queries and keys. Use a model that keeps the number of tokens."
-            )
-        values = layer.values.repeat_interleave(len(layer.queries) // len(layer.values), 0)
-        factor = OutputFactor.of(site.fixed_projection.to(values.device))
-        compact = values.double() @ factor.lower
-        if not bool(torch.isfinite(compact).all() and torch.isfinite(weights).all()):
-            raise NumericalError(
-                f"text {text}, {site.kind} layer {site.layer}: weights or values are NaN or infinite. Look for an "
-                "overflow in half precision (load with --dtype float32) or a broken checkpoint."
-            )
-        projected = ProjectedValues(compact, factor.d_model)
-        return cls(f"{site.kind}.layer{site.layer}", weights.double(), projected, layer.visible)
-
-    @cached_property
-    def column(self) -> Float[Tensor, "head key key"]:
-        """Projector on col(T) = ker(T')^⊥."""
-        return column_projector(self.projected)[0]
-
-    @property
-    def effective(self) -> Float[Tensor, "head query key"]:
-        """Effective attention (Brunner et al. 2020, Eq. 9)."""
-        if self.visible is None:
-            return self.weights @ self.column
-        return self.projected.effective(self.weights, self.visible)
-
-
-@dataclass(frozen=True)
-class TextView:
-    """One text in the model: its number, its attention layers, and the mean of its embedding output."""
-
-    text: int
-    layers: tuple[LayerView, ...]
-    embedding: Float[Tensor, " d_model"]
-
-
-@torch.no_grad()
-def text_views(lens: Lens, items: Sequence[Item], numbers: range) -> Iterator[TextView]:
-    """Yield what some of the texts, all of one length, leave in the model, batch by batch.
-
-    Raises:
-        InputError: If an attention layer sees another number of positions than the texts have.
-        NumericalError: If weights or values are NaN or infinite.
-    """
-    sites, n = lens.sites(items[0]), items[0].length
-    size = max(1, min(BATCH_SIZE, _WEIGHTS_AT_ONCE // (sum(site.heads for site in sites) * n * n)))
-    for some in lens.batches(items, numbers, size):
-        chunk = [items[number] for number in some]
-        collector = Collector(sites, chunk, weights=True)
-        output = lens.run(chunk, collector, output_hidden_states=True)
-        lengths = Lengths(chunk)
-        for index, number in enumerate(some):
-            states = next(iter(split_states(output, lengths, index).values()))
-            layers = tuple(LayerView.of(layer, number, n) for layer in collector.layers[index])
-            yield TextView(number, layers, states[0].cpu().double().mean(0))
+Maps = Float[Tensor, "head q k"]
 
 
 def sums_file(folder: Path, part: int) -> Path:
@@ -214,22 +146,49 @@ class StructureStudy(Study[StructureSettings, Structure]):
         """Return the tables of one part, empty ones where it has nothing for them, and keep the sums on disk."""
         note, tables_of, texts = self.parts[part]
         self.tell(note)
-        tables = tables_of(texts)
+        tables = filled(Structure.schema, tables_of(texts))
         if self.folder is not None:
             write_tensors(sums_file(self.folder, part), self.sums)
             # The sums of the part before stay until the next.
             old = sums_file(self.folder, part - 2).relative_to(self.folder)
             Manifest(self.folder).remove(old.as_posix())
-        return Output({name: tables.get(name, frame(name, [])) for name in Structure.schema})
+        return Output(tables)
 
     def finish(self, tables: Tables) -> Output:
         """Return all tables, with the means over representatives and over all texts."""
-        tokens = {
-            text: joined(next(iter(self.items[text].tokens.values())))
-            for text in self.members(self.chosen)
+        clusters, members = self.clusterings, self.members(self.chosen)
+        parts = {
+            "table": self._heads(),
+            "clusters": [
+                {
+                    "clusters": [*clusters],
+                    "silhouette": [one.silhouette for one in clusters.values()],
+                    "chosen": [count == self.chosen for count in clusters],
+                }
+            ],
+            "representatives": [
+                {
+                    "text": members,
+                    "cluster": range(len(members)),
+                    "size": clusters[self.chosen].sizes,
+                    "tokens": [
+                        joined(next(iter(self.items[text].tokens.values()))) for text in members
+                    ],
+                }
+            ],
+            "stability": self._stability(),
         }
-        closed = self.closing.tables(tables["growth"], self.special, tokens)
-        return Output({**tables, **closed}, self.closing.matrices())
+        closed = {name: shaped(Structure.schema[name], part) for name, part in parts.items()}
+        dimension = pl.col("dim_r")
+        first = pl.col("texts").filter(dimension == dimension.max()).min()
+        filling = tables["growth"].group_by(list(HEAD)).agg(texts_to_fill=first)
+        closed["table"] = (
+            closed["table"]
+            .drop("texts_to_fill")
+            .join(filling, on=list(HEAD), how="left", maintain_order="left")
+            .select(closed["table"].columns)
+        )
+        return Output({**tables, **closed}, self._matrices())
 
     @cached_property
     def clusterings(self) -> dict[int, Representatives]:
@@ -244,16 +203,67 @@ class StructureStudy(Study[StructureSettings, Structure]):
         return self.settings.clusters or best_clusters(self.clusterings)
 
     @cached_property
-    def closing(self) -> Closing:
-        """What the last tables are made of, once all texts have gone by."""
-        return Closing(
-            self.sums,
-            self._sites,
-            len(self.items),
-            self.clusterings,
-            self.chosen,
-            self.threshold,
-        )
+    def structures(self) -> dict[str, tuple[Maps, Maps]]:
+        """W of each layer, from raw and from effective attention."""
+        # Sizes of effective weights may exceed 1 here and there; the threshold keeps its meaning.
+        names = f"clusters{self.chosen}", "effective"
+        return {
+            key: tuple(self._cut(key, name, self.chosen) for name in names)  # pyright: ignore
+            for key in self._sites
+        }
+
+    def _cut(self, layer: str, name: str, count: int) -> Maps:
+        """Return W of the mean over so many texts."""
+        return structure_weights(self.sums[f"{layer}.{name}"] / count, self.threshold)
+
+    def _space(self, layer: str, texts: int) -> Subspace:
+        """Return R of a layer after so many texts."""
+        d_model = self._sites[layer].fixed_projection.shape[-1]
+        return subspace_of(self.sums[f"{layer}.visibility"], texts, d_model)
+
+    def _matrices(self) -> dict[str, Tensor]:
+        """Return the means of each layer in float32: over representatives, and over all texts."""
+        chosen, texts = self.chosen, len(self.items)
+        means = {"raw": (f"clusters{chosen}", chosen), "effective": ("effective", chosen)}
+        means |= {name: (name, texts) for name in ("all_raw", "all_effective", "visibility")}
+        return {
+            f"{key}.{name}": (self.sums[f"{key}.{own}"] / count).float()
+            for key in self._sites
+            for name, (own, count) in means.items()
+        }
+
+    def _heads(self) -> Iterator[Table]:
+        """Yield the columns of the main table, layer by layer."""
+        for key, site in self._sites.items():
+            maps, space = self.structures[key], self._space(key, len(self.items))
+            columns = {
+                "length": self.settings.length,
+                "d_v": site.value_bias.shape[-1],
+                "texts": len(self.items),
+                "representatives": self.chosen,
+                "threshold": self.threshold,
+                **dimensions(space),
+                "mean_rank": space.eigenvalues.sum(-1),
+                "raw_to_effective": _relative(maps[1], maps[0]),
+            }
+            for prefix, of_heads in zip(("", "effective_"), maps, strict=True):
+                named = [_named(W, self.special) for W in of_heads]
+                columns |= {f"{prefix}{name}": [one[name] for one in named] for name in PATTERN}
+            yield _of_heads(site, columns)
+
+    def _stability(self) -> Iterator[Table]:
+        """Yield how far W of k representatives is from that of the next k and of all texts."""
+        ladder = sorted(self.clusterings)
+        for key, site in self._sites.items():
+            whole = self._cut(key, "all_raw", len(self.items))
+            cut = {one: self._cut(key, f"clusters{one}", one) for one in ladder}
+            for one, following in zip(ladder, [*ladder[1:], None], strict=True):
+                columns = {
+                    "clusters": one,
+                    "to_all": _relative(cut[one], whole),
+                    "to_next": following and _relative(cut[one], cut[following]),
+                }
+                yield _of_heads(site, columns)
 
     def add(self, layer: str, **tensors: Tensor) -> None:
         """Add to some sums of a layer, in double precision."""
@@ -269,44 +279,41 @@ class StructureStudy(Study[StructureSettings, Structure]):
     @cached_property
     def _projectors(self) -> dict[str, tuple[Tensor, Tensor]]:
         """The projectors on R of each layer, and on its weighted version."""
-        by_layer = {
-            key: space_of(self.sums, key, site, len(self.items))
-            for key, site in self._sites.items()
-        }
+        spaces = {key: self._space(key, len(self.items)) for key in self._sites}
         return {
             key: (space.projector(), space.projector(VISIBLE_SHARE))
-            for key, space in by_layer.items()
+            for key, space in spaces.items()
         }
 
-    def _first_pass(self, texts: range) -> Tables:
-        rows = []
-        for view in text_views(self.lens, self.items, texts):
-            if view.text in self._pool:
+    def _first_pass(self, texts: range) -> Parts:
+        growth = []
+        for text, layers, embedding in text_views(self.lens, self.items, texts):
+            if text in self._pool:
                 if "embeddings" not in self.sums:
-                    shape = len(self._pool), len(view.embedding)
-                    self.sums["embeddings"] = view.embedding.new_zeros(shape)
-                self.sums["embeddings"][self._pool[view.text]] = view.embedding
-            for layer in view.layers:
+                    shape = len(self._pool), len(embedding)
+                    self.sums["embeddings"] = embedding.new_zeros(shape)
+                self.sums["embeddings"][self._pool[text]] = embedding
+            for layer in layers:
                 self.add(
                     layer.key,
                     visibility=layer.column,
                     all_raw=layer.weights,
                     all_effective=layer.effective.abs(),
                 )
-            done = view.text + 1
+            done = text + 1
             if _is_mark(done) or done == len(self.items):
                 for key, site in self._sites.items():
-                    measured = dimensions(space_of(self.sums, key, site, done))
-                    rows += head_rows(key, {"texts": done, **measured})
-        return {"growth": frame("growth", rows)}
+                    measured = dimensions(self._space(key, done))
+                    growth.append(_of_heads(site, {"texts": done, **measured}))
+        return {"growth": growth}
 
-    def _second_pass(self, texts: range) -> Tables:
+    def _second_pass(self, texts: range) -> Parts:
         members = {clusters: self.members(clusters) for clusters in self.clusterings}
         rows, pairs = [], []
-        before: TextView | None = None
-        for view in text_views(self.lens, self.items, texts):
-            for layer in view.layers:
-                for clusters in (one for one, chosen in members.items() if view.text in chosen):
+        before: Sequence[LayerView] = ()
+        for text, layers, _ in text_views(self.lens, self.items, texts):
+            for layer in layers:
+                for clusters in (one for one, chosen in members.items() if text in chosen):
                     self.add(layer.key, **{f"clusters{clusters}": layer.weights})
                     if clusters == self.chosen:
                         self.add(layer.key, effective=layer.effective.abs())
@@ -314,59 +321,54 @@ class StructureStudy(Study[StructureSettings, Structure]):
                     against_subspace(layer.weights, layer.column, kept)
                     for kept in self._projectors[layer.key]
                 )
-                signs = None
+                signs = {}
                 if layer.visible is None:
-                    signs = efficient_attention(layer.weights, layer.projected)
-                rows += head_rows(
-                    layer.key,
-                    {
-                        "text": view.text,
-                        "rank": layer.projected.factor.rank,
-                        "ignored_dimension": inside.ignored_dimension,
-                        "ignored": inside.ignored,
-                        "outside": inside.outside,
-                        "outside_half": half.outside,
-                        **{
-                            name: getattr(signs, name, None)
-                            for name in ("negative", "least", "row_sum_error")
-                        },
-                    },
-                )
-            compared = view.text % 2 and view.text // 2 < self.settings.compared_pairs
-            if compared and before is not None:
-                for one, other in zip(before.layers, view.layers, strict=True):
-                    pairs += self._pair_rows(before.text, view.text, one, other)
-            before = view
-        return {"texts": frame("texts", rows), "pairs": frame("pairs", pairs)}
+                    found = vars(efficient_attention(layer.weights, layer.projected))
+                    signs = {name: one for name, one in found.items() if name != "efficient"}
+                columns = {
+                    **vars(inside),
+                    "text": text,
+                    "rank": layer.projected.factor.rank,
+                    "outside_half": half.outside,
+                    **signs,
+                }
+                rows.append(_of_heads(self._sites[layer.key], columns))
+            if text % 2 and text // 2 < self.settings.compared_pairs:
+                pairs += [
+                    self._pair(text - 1, one, other)
+                    for one, other in zip(before, layers, strict=True)
+                    if one.visible is None
+                ]
+            before = layers
+        return {"texts": rows, "pairs": pairs}
 
-    def _pair_rows(self, first: int, second: int, one: LayerView, other: LayerView) -> Rows:
-        if one.visible is not None:
-            return []
+    def _pair(self, first: int, one: LayerView, other: LayerView) -> Table:
+        """Return what a second text makes of weights that are equivalent under the first."""
         circle = circularity(
             one.weights, one.projected, other.projected, seed=self.settings.seed + first
         )
         disagree = zip(circle.able.tolist(), circle.disagree(TOLERANCE).tolist(), strict=True)
-        return head_rows(
-            one.key,
-            {
-                "first_text": first,
-                "second_text": second,
-                "freedom": circle.freedom,
-                "overlap": circle.overlap,
-                "chance": circle.chance,
-                "moved": circle.moved,
-                "change_first": circle.first,
-                "change_second": circle.second,
-                "disagree": [apart if able else None for able, apart in disagree],
-            },
-        )
+        columns = {
+            "first_text": first,
+            "second_text": first + 1,
+            "freedom": circle.freedom,
+            "overlap": circle.overlap,
+            "chance": circle.chance,
+            "moved": circle.moved,
+            "change_first": circle.first,
+            "change_second": circle.second,
+            "disagree": [apart if able else None for able, apart in disagree],
+        }
+        return _of_heads(self._sites[one.key], columns)
 
-    def _perturbed(self, places: range) -> Tables:
-        rows = []
-        for text in self.members(self.chosen)[places.start : places.stop]:
-            item, structures = self.items[text], self.closing.structures
-            rows += perturbation_rows(self.lens, item, text, structures, self.settings.seed)
-        return {"perturbations": frame("perturbations", rows)}
+    def _perturbed(self, places: range) -> Mapping[str, Sequence[Any]]:
+        found = [
+            perturbation_rows(
+                self.lens, self.items[text], text, self.structures, self.settings.seed
+            )
+            for text in self.members(self.chosen)[places.start : places.stop]
+        ]
+        return {"perturbations": found}
 
 
 def _is_mark(texts: int) -> bool:
@@ -375,39 +377,35 @@ def _is_mark(texts: int) -> bool:
     return texts <= 8 or texts in (1 << power, 3 << (power - 1))
 
 
-def texts_of_length(lens: Lens, texts: Any, length: int) -> Items:
-    """Return texts cut to exactly ``length`` tokens, special ones included; shorter ones are left out.
-
-    Raises:
-        InputError: For fewer than two texts, or input that is not made of tokens.
-    """
-    items = Items(lens, lens.reader.entries(texts, length), length)
-    long_enough = [number for number, item in enumerate(items) if _size(item, number) >= length]
-    if len(long_enough) < 2:
-        raise InputError(
-            f"a structure is what several texts have in common; expected at least 2 texts of {length} tokens, got "
-            f"{len(long_enough)}. Give more texts, or lower length (--length)."
-        )
-    return items.chosen(long_enough)
+def dimensions(space: Subspace) -> dict[str, Tensor]:
+    """Return dim R and the dimensions of its weighted versions."""
+    return {
+        "dim_r": space.dimension,
+        "dim_half": space.dimension_at(0.5),
+        "dim_95": space.effective_dimension(),
+    }
 
 
-def special_positions(lens: Lens, items: Sequence[Item]) -> list[int]:
-    """Return the positions that hold a special token in every text."""
-    special = set(getattr(lens.tokenizer, "all_special_ids", ()))
-    places = set(range(len(items[0].tensors["input_ids"])))
-    for item in items:
-        ids = item.tensors["input_ids"].tolist()
-        places = {place for place in places if ids[place] in special}
-    return sorted(places)
+def _of_heads(site: Site, columns: Mapping[str, Any]) -> Table:
+    """Return the columns of rows of the heads of a layer."""
+    near = {name: one.cpu() if isinstance(one, Tensor) else one for name, one in columns.items()}
+    return {"kind": site.kind, "layer": site.layer, "head": range(site.heads), **near}
 
 
-def _size(item: Item, number: int) -> int:
-    """Return the number of tokens of the shortest sequence of a text."""
-    if not item.tokens or "input_ids" not in item.tensors:
-        raise InputError(
-            f"text {number} is not made of tokens; a structure needs texts or token ids of one length."
-        )
-    return min(map(len, item.tokens.values()))
+def _named(structure: Float[Tensor, "q k"], special: Sequence[int]) -> dict[str, Any]:
+    """Return the pattern of a structure by name, its score and place; "empty" where most rows have nothing left."""
+    scores, empty = pattern_scores(structure, special), int((structure.sum(-1) == 0).sum())
+    best, most = pattern_of(scores), max(one.score for one in scores)
+    row = {"empty_rows": empty, "pattern": "mixed", "score": most, "place": None}
+    if 2 * empty > len(structure):
+        return row | {"pattern": "empty"}
+    return row | asdict(best) if best else row
+
+
+def _relative(weights: Maps, reference: Maps) -> Float[Tensor, " head"]:
+    """Return ‖found − wanted‖_F / ‖wanted‖_F, NaN where a structure is measured by one with nothing left in it."""
+    size, apart = torch.linalg.matrix_norm(reference), torch.linalg.matrix_norm(weights - reference)
+    return torch.where(size > 0, apart / size, torch.where(apart > 0, torch.nan, 0.0))
 
 
 structure = study_function(StructureStudy, "structure")

@@ -75,13 +75,18 @@ def fingerprint(lens: Lens, items: Items) -> str:
     return digest.hexdigest()
 
 
-def check_tokens(item: Item, number: int) -> None:
-    """Raise InputError unless a text is made of tokens."""
+def token_count(item: Item, number: int) -> int:
+    """Return the number of tokens of a text.
+
+    Raises:
+        InputError: If it is not made of tokens.
+    """
     if "input_ids" not in item.tensors:
         raise InputError(
             f"text {number} is not made of tokens (it contains {', '.join(sorted(item.tensors))}); "
             "token identifiability needs texts or token ids"
         )
+    return len(item.tensors["input_ids"])
 
 
 def read_states(lens: Lens, items: Sequence[Item]) -> list[Float[Tensor, "layer token d"]]:

@@ -12,7 +12,6 @@ from identilens.runs.tables import decimals, integers
 
 CELL = {
     "experiment": pl.String,
-    "checkpoint": pl.Enum(["model", "compared"]),
     "probe": pl.Enum(["naive", "linear", "mlp"]),
     "distance": pl.Enum(["cosine", "l2"]),
     **integers("layer_trained", "layer_tested", "layer_target", "offset"),
@@ -119,7 +118,6 @@ class TokenIdentifiability(Result):
             text=_LAYERS,
             table="own_layers",
             also=_ALSO,
-            choices=("checkpoint",),
             look=_MEAN,
         ),
         "lines": View(
@@ -129,7 +127,7 @@ class TokenIdentifiability(Result):
             text=_BY_LINE,
             table="by_line",
             also=_ALSO,
-            choices=("curve", "checkpoint"),
+            choices=("curve",),
             look=_MEAN,
         ),
         "rate_by_share": View(
@@ -139,7 +137,7 @@ class TokenIdentifiability(Result):
             text=_SHARES,
             table="shares",
             also=_ALSO,
-            choices=("layer_trained", "checkpoint"),
+            choices=("layer_trained",),
             look={**_MEAN, "x_format": ".0%"},
         ),
         "train_and_test": View(
@@ -148,7 +146,7 @@ class TokenIdentifiability(Result):
             title="Training and test sentences",
             text=_TRAIN,
             table="trained",
-            choices=("curve", "checkpoint"),
+            choices=("curve",),
             look=_RATES,
         ),
     }
@@ -204,9 +202,9 @@ class TokenIdentifiability(Result):
     def by_layer(self) -> pl.DataFrame:
         """Return the rates in per cent, means over folds, with a column for each layer tested.
 
-        What differs within the result (checkpoint, layer trained on, offset, share) has columns of its own.
+        What differs within the result (layer trained on, offset, share) has columns of its own.
         """
-        means, names = self.means(), ["checkpoint", "layer_trained", "offset", "share"]
+        means, names = self.means(), ["layer_trained", "offset", "share"]
         values = means.group_by("layer_tested").agg(pl.col(names).n_unique()).max()
         varying = [name for name in names if values[name][0] > 1]
         percent = means.with_columns(

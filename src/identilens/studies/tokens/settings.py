@@ -2,14 +2,13 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Gt, Le
 from cyclopts import Parameter
 
 from identilens.errors import SettingError
 from identilens.runs.settings import (
-    AS_TYPED,
     LIST,
     NOT_RECORDED,
     AboveZero,
@@ -49,7 +48,6 @@ class TokenSettings(Settings):
         hidden_units: Width of the MLP's hidden layer.
         max_length: Cut longer texts to this many tokens.
         seed: Seed of splits, initial weights and batches.
-        compare_model: A second checkpoint to run on the same texts, such as a fine-tuned one; in Python also a lens.
         states: Folder where hidden states are stored for later runs; states/ in the run's folder by default.
     """
 
@@ -68,7 +66,6 @@ class TokenSettings(Settings):
     hidden_units: Positive = 1000
     max_length: Positive | None = None
     seed: NonNegative = 0
-    compare_model: Annotated[str | Any | None, AS_TYPED, NOT_RECORDED] = None
     states: Annotated[Path | None, NOT_RECORDED] = None
 
     def check(self) -> None:
