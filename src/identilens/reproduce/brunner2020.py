@@ -30,7 +30,6 @@ from identilens.reproduce.inputs import corpus_texts, tuned_model
 from identilens.reproduce.options import FineTuning, HeadFigure, TunedFigure
 from identilens.reproduce.record import Figure, Reproduction, chosen_charts
 from identilens.runs.matrices import MatrixKey
-from identilens.runs.progress import Progress
 from identilens.runs.tables import Tables
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.settings import AuditSettings
@@ -218,10 +217,9 @@ def token_tables(result: TokenIdentifiability) -> Tables:
 def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
     """Return Figure 12 or 13: naive look-up from layer to layer before and after fine-tuning."""
 
-    def make(
-        settings: TunedFigure, out: Path, *, progress: Progress | None, **run: bool
-    ) -> Reproduction:
+    def make(settings: TunedFigure, out: Path, **run: Any) -> Reproduction:
         how = FineTuning(**settings.values_of(FineTuning))
+        progress = run["progress"]
         tuned = load(tuned_model(task, settings.model, settings.data, out, how, progress))
         # The paper looks up tokens of MRPC in both figures.
         lens, texts = load(settings.model), corpus_texts(settings, "mrpc")
@@ -233,12 +231,11 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
                 probes="naive",
                 folds=settings.folds,
                 out=out / name,
-                progress=progress,
                 **run,
             )
             for name, one in (("run", lens), ("tuned-run", tuned))
         )
-        place = ["distance", "layer_tested"]
+        place = "distance", "layer_tested"
         both = result.means().join(after.means(), place, suffix="_tuned")
         rows = compared(
             both.sort("layer_tested")
@@ -250,10 +247,9 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
             "{rate:.1%}, {rate_tuned:.1%}",
         )
         used = record(settings, lens, f"{len(texts)} of mrpc")
-        used |= {"fine-tuned parameters (digest)": tuned.digest}
-        return reproduction(
-            rows, result, used, token_tables(after), chosen_charts(after, "rate_by_layer")
-        )
+        used["fine-tuned parameters (digest)"] = tuned.digest
+        charts = chosen_charts(after, "rate_by_layer")
+        return reproduction(rows, result, used, {"means": both}, charts)
 
     return Figure(f"Brunner et al. 2020, Figure {number}", make, "folds")
 

@@ -33,7 +33,12 @@ from identilens.studies.heads import shaped
 from identilens.studies.outcomes import WITHIN, KeptOutcome, of_rows, row_programs
 from identilens.studies.settings import ROUNDING, Tolerance
 
-ROW: Columns = {**HEAD, "query": pl.Int64, "query_token": pl.String, "tolerance": pl.String}
+ROW: Columns = {
+    **HEAD,
+    "query": pl.Int64,
+    "query_token": pl.String,
+    "tolerance": pl.String,
+}
 """The columns that name a row of attention, and up to which change of the outcome it is certified."""
 
 PLACE = [name for name in ROW if name != "query_token"]
@@ -184,7 +189,12 @@ def _weights(
         "contribution": contribution_weights(row[None], T),
         "removal": removal_effect(row[None], T, relative=True),
     }
-    columns = {"key": visible.nonzero()[:, 0], "value": row[visible], "lo": lo, "hi": hi}
+    columns = {
+        "key": visible.nonzero()[:, 0],
+        "value": row[visible],
+        "lo": lo,
+        "hi": hi,
+    }
     columns |= {name: share[0, visible] for name, share in shares.items()}
     value, even, last = columns["value"], 1 / len(lo), len(VERDICTS) - 1
     free = (lo < (1 - WITHIN) * value) | (hi > (1 + WITHIN) * value)
@@ -331,7 +341,10 @@ def layer_functionals(
 
 
 def certain_rows(
-    layer: CapturedLayer, projected: ProjectedValues, queries: Sequence[int], sinks: Sequence[int]
+    layer: CapturedLayer,
+    projected: ProjectedValues,
+    queries: Sequence[int],
+    sinks: Sequence[int],
 ) -> list[Row]:
     """Return what is certain of the rows of a layer that contains these queries only, head by head.
 
@@ -356,7 +369,13 @@ def certain_rows(
     weights, T = torch.stack(rows), replace(T, values=T.compact[proven], output=None)
     sink = one_hot(torch.tensor(sinks, device=weights.device)[proven], T.keys).to(weights)
     allowed = allowed_change(weights, T, ROUNDING["bfloat16"])
-    names = "certain_mass", "certain_mass_bfloat16", "sink_weight", "sink_lo", "sink_hi"
+    names = (
+        "certain_mass",
+        "certain_mass_bfloat16",
+        "sink_weight",
+        "sink_lo",
+        "sink_hi",
+    )
     columns = allowed.new_zeros(len(names), *allowed.shape)
     for space, some, keys in shared_spaces(T, len(queries), visible):
         place = slice(None), some[..., None], keys
