@@ -112,6 +112,7 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     common = dict(list(inspect.signature(run_study).parameters.items())[1:])
 
     def run(*inputs: Any, settings: Settings | None = None, **options: Any) -> R:
+        inspect.Signature(positional).bind(*inputs)
         lens = next(iter(inputs), None)
         if names[:1] == ["lens"] and not hasattr(lens, "capture"):
             raise InputError(

@@ -66,14 +66,14 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         >>> result = idl.alternatives(lens, idl.examples()[0], layers=3, heads=5)
         >>> result.table.select("alternative", pl.col("mean_total_variation").round(2))
         shape: (2, 2)
-        ┌─────────────────┬──────────────────────┐
-        │ alternative     ┆ mean_total_variation │
-        │ ---             ┆ ---                  │
-        │ str             ┆ f64                  │
-        ╞═════════════════╪══════════════════════╡
-        │ sampled         ┆ 0.04                 │
-        │ far             ┆ 0.11                 │
-        └─────────────────┴──────────────────────┘
+        ┌─────────────┬──────────────────────┐
+        │ alternative ┆ mean_total_variation │
+        │ ---         ┆ ---                  │
+        │ str         ┆ f64                  │
+        ╞═════════════╪══════════════════════╡
+        │ sampled     ┆ 0.04                 │
+        │ far         ┆ 0.11                 │
+        └─────────────┴──────────────────────┘
     """
 
     name = "alternatives"
