@@ -24,7 +24,7 @@ TEXTS = [
 ]
 
 
-LAYERS = (1, 2, 4)
+LAYERS = (2,)
 
 
 @pytest.fixture(scope="module")
