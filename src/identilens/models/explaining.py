@@ -44,20 +44,6 @@ def explained(model: nn.Module) -> Iterator[None]:
         ) from error
 
 
-def refuse_offloaded(model: nn.Module) -> None:
-    """Raise for parameters that are not in memory, where derivatives or copies of them are needed.
-
-    Raises:
-        UnsupportedModelError: If some parameters wait on disk or CPU.
-    """
-    if is_offloaded(model):
-        raise UnsupportedModelError(
-            f"parameters of {type(model).__name__} are offloaded: they are loaded from disk or CPU layer by layer, "
-            "which has no derivative. What runs the model alone works (audits, certificates of heads and layers, "
-            "removal, rollout, inversion). For this, load the model whole, without offloading."
-        )
-
-
 class Exact(TorchFunctionMode):
     """Computes in float32 what a model computes in half precision, and in float64 what it would round to float32.
 
@@ -99,7 +85,12 @@ def derivable(model: nn.Module) -> Iterator[None]:
     Raises:
         UnsupportedModelError: For such a model, or one that is offloaded. Other errors are raised unchanged.
     """
-    refuse_offloaded(model)
+    if is_offloaded(model):
+        raise UnsupportedModelError(
+            f"parameters of {type(model).__name__} are offloaded: they are loaded from disk or CPU layer by layer, "
+            "which has no derivative. What runs the model alone works (audits, certificates of heads and layers, "
+            "removal, rollout, inversion). For this, load the model whole, without offloading."
+        )
     exact = torch.promote_types(next(model.parameters()).dtype, torch.float32)
     try:
         # Training with adapters or checkpoints leaves requests for gradients in hooks of the embeddings.

@@ -13,7 +13,7 @@ from identilens.linalg import HeadValues, SimplexSpace, head_values
 from identilens.measures.attention.billiard import Generator, Walks
 from identilens.measures.attention.checks import check_numbers, checked_weights
 from identilens.measures.attention.determined import Seen, shared_spaces
-from identilens.measures.attention.row_programs import optima_of
+from identilens.measures.attention.row_programs import NUMBERS, optima_of
 from identilens.measures.attention.simplex import largest_step, total_variation
 
 Map = Float[Tensor, "query key"]
@@ -150,8 +150,10 @@ def far_alternatives(
     check_numbers(1, starts=starts)
     found = rows.clone()
     for space, some, keys in shared_spaces(T.of_heads(), len(rows), visible):
-        place = some[..., None], keys
-        found[place] = _farthest(space, rows[place], starts, generator)
+        # Points of all starts are held together, of so many rows.
+        for part in some.split(NUMBERS // len(keys) + 1, 1):
+            place = part[..., None], keys
+            found[place] = _farthest(space, rows[place], starts, generator)
     return found
 
 
@@ -159,22 +161,20 @@ def _farthest(
     space: SimplexSpace, rows: Seen, starts: int, generator: Generator
 ) -> Float[Tensor, "head row seen"]:
     """Return a far alternative of each row: see `far_alternatives`."""
-    exact = torch.zeros_like(rows[..., 0])
 
     def farther(slopes: Float[Tensor, "head row start seen"], best: Seen) -> Seen:
         """Return the farthest point that is reached from some slopes, or the best so far."""
-        reached = torch.full_like(slopes[..., 0], -1.0)
+        reached = -torch.ones_like(slopes[..., 0])
         while slopes.numel():
             # A slope has equal entries: small differences lead to a corner of the polytope.
             tilt = TILT * torch.rand(slopes.shape, dtype=slopes.dtype, generator=generator)
+            exact = torch.zeros_like(rows[..., 0])
             points = optima_of(space, rows, tilt.to(slopes) - slopes, exact).points
+            points = torch.cat([points, best[:, :, None]], 2)
             distances = total_variation(rows[:, :, None], points)
-            farthest = distances.argmax(2)[..., None, None]
-            candidate = points.take_along_dim(farthest, 2)[:, :, 0]
-            nearer = total_variation(rows, best) < total_variation(rows, candidate)
-            best = torch.where(nearer[..., None], candidate, best)
+            best = points.take_along_dim(distances.argmax(2)[..., None, None], 2)[:, :, 0]
             # As many starts of each row go on as those of one row whose distance still grows.
-            grown = distances > reached + LEAST_GROWTH
+            grown = distances[..., :-1] > reached + LEAST_GROWTH
             first = grown.byte().argsort(dim=2, descending=True, stable=True)
             first = first[..., : int(grown.sum(2).max())]
             reached = distances.gather(2, first)
@@ -184,9 +184,9 @@ def _farthest(
     order = rows.argsort(dim=-1, descending=True, stable=True).argsort(dim=-1)
     sizes = 2 ** torch.arange(max(rows.shape[-1] - 1, 1).bit_length(), device=rows.device)
     best = farther(-(order[:, :, None] < sizes[:, None]).double(), rows)
-    shape = *rows.shape[:2], starts, rows.shape[-1]
-    turned = torch.rand(shape, dtype=rows.dtype, generator=generator).to(rows.device) < TURNED
-    return farther((best - rows).sign()[:, :, None] * torch.where(turned, -1.0, 1.0), best)
+    away = (best - rows).sign()[:, :, None].expand(-1, -1, starts, -1)
+    drawn = torch.rand(away.shape, dtype=rows.dtype, generator=generator).to(rows.device)
+    return farther(away * torch.where(drawn < TURNED, -1.0, 1.0), best)
 
 
 def _scaled_directions(
