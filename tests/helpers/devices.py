@@ -144,7 +144,6 @@ def _measured(device):
     return {
         "intervals": lambda: attention.attention_intervals(A[3], T).lo,
         "within a tolerance": lambda: attention.attention_intervals(A[3], T, tolerance=0.01).hi,
-        "order": lambda: attention.certify_row(A[3], T).above,
         "certain mass": lambda: attention.certain_mass(seen, T, visible=causal),
         "mass within a tolerance": lambda: attention.certain_mass(A, T, tolerance=0.01),
         "functional": lambda: attention.functional_interval(A[3], T, torch.eye(8).to(device)).lo,
@@ -157,8 +156,8 @@ def _measured(device):
                 generator=torch.Generator().manual_seed(0),
             ).weights
         ),
-        "uniform": lambda: attention.uniform_alternatives(
-            A[3], attention.simplex_space(T), 4, generator=torch.Generator().manual_seed(0)
+        "uniform": lambda: attention.sample_alternatives(
+            A, T, 4, method="uniform", generator=torch.Generator().manual_seed(0)
         ),
         "sampled": lambda: attention.sample_alternatives(
             A, T, 4, generator=torch.Generator().manual_seed(0)

@@ -12,7 +12,7 @@ from identilens.studies.audit.result import Audit
 from identilens.studies.certify.result import Certainty
 from identilens.studies.faithfulness.result import Faithfulness
 from identilens.studies.influence.result import Influence
-from identilens.studies.inversion.result import NEXT, PAIR, SINGLE, Inversion
+from identilens.studies.inversion.result import NEXT, SINGLE, Inversion
 from identilens.studies.patterns.result import PatternScores
 from identilens.studies.rollout.result import Rollouts
 from identilens.studies.tokens.result import TokenIdentifiability
@@ -212,7 +212,6 @@ def inverted(texts=2, causal=True, bits=(3, 4)):
     table, noises = [], []
     names = [f"int{one}" for one in bits] + ["bfloat16", "0.01"]
     places = [(place, NEXT if causal else SINGLE) for place in range(3)]
-    places += [] if causal else [(0, PAIR), (1, PAIR)]
     for text in range(texts):
         for layer in (0, 2):
             intact = dict.fromkeys(names, causal)

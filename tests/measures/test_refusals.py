@@ -9,7 +9,6 @@ from identilens.linalg.projected import ProjectedValues
 from identilens.measures.attention import (
     attention_intervals,
     certain_mass,
-    certify_row,
     effective_attention,
     functional_interval,
     logit_rank_study,
@@ -46,7 +45,7 @@ INPUTS = {
     "sum to 1": [
         lambda: sample_alternatives(2 * A, T, 1),
         lambda: certain_mass(A / 2, T),
-        lambda: certify_row(A[0] / 2, T),
+        lambda: attention_intervals(A[0] / 2, T),
     ],
     "6 keys": [
         lambda: sample_alternatives(A, T[:4], 1),
@@ -103,7 +102,7 @@ INPUTS = {
 }
 NUMBERS = {
     "weights has 1 NaN": [
-        lambda: certify_row(torch.tensor([NAN, 0.5, 0.5, 0, 0, 0]).double(), T, order=False),
+        lambda: attention_intervals(torch.tensor([NAN, 0.5, 0.5, 0, 0, 0]).double(), T),
         lambda: removal_effect(torch.full((1, 1), NAN), T[:1]),
     ],
     "projected_values has": [lambda: sample_alternatives(A, T * torch.inf, 1)],

@@ -1,6 +1,7 @@
 """LN([T, 1]), λ_max and the three samplers: known spaces, known laws, invariants on random and real heads."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,17 +10,10 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from helpers.heads import causal, doubles, normals, random_weights, seeded, seeds, uniforms
-from identilens.measures.attention import (
-    billiard,
-    chain_mixing,
-    uniform_alternatives,
-)
+from identilens.measures.attention import billiard
+from identilens.measures.attention.billiard import Walks
 from identilens.measures.attention.determined import certain_mass
-from identilens.measures.attention.samplers import (
-    far_alternatives,
-    iterate_alternatives,
-    sample_alternatives,
-)
+from identilens.measures.attention.samplers import far_alternatives, sample_alternatives
 from identilens.measures.attention.simplex import simplex_space, total_variation
 
 METHODS = ("brunner", "bhardwaj", "uniform")
@@ -58,9 +52,9 @@ def test_every_alternative_is_a_distribution_with_the_same_output(
 
 def test_the_step_to_the_edge_empties_a_weight():
     A, T = random_head(3, 12, 4)
-    for drawn in iterate_alternatives(A, T, 4, method="bhardwaj", share=1.0, generator=seeded()):
+    for drawn in sample_alternatives(A, T, 4, method="bhardwaj", share=1.0, generator=seeded()):
         assert drawn.amin(-1).max() < 1e-15
-    for drawn in iterate_alternatives(A, T, 4, method="bhardwaj", generator=seeded()):
+    for drawn in sample_alternatives(A, T, 4, method="bhardwaj", generator=seeded()):
         assert drawn.min() > 0
 
 
@@ -174,7 +168,7 @@ def test_draws_have_the_spread_of_the_uniform_law(made, size, count):
     row, T, expected, statistic = made(size)
     space = simplex_space(T)
     assert space.nullity == size
-    drawn = uniform_alternatives(row, space, count, generator=seeded())
+    drawn = Walks(row[None], [space], seeded()).draw(count)[:, 0]
     assert drawn.min() >= 0
     kept = torch.cat([T, torch.ones(len(T), 1)], 1).double()
     assert (drawn @ kept - row @ kept).abs().max() < 1e-10
@@ -187,12 +181,12 @@ def test_draws_have_the_spread_of_the_uniform_law(made, size, count):
 def test_too_short_chains_are_seen():
     row, T, expected, statistic = simplex(60)
     space = simplex_space(T)
-    short = statistic(uniform_alternatives(row, space, 1000, legs=1, generator=seeded()))
-    assert float(short.mean()) < 0.9 * expected
-    found = chain_mixing(row[None], [space], seeded())
-    assert found.legs >= 16
-    assert found.settled
-    assert found.memory_error < 0.05
+    walks = Walks(row[None], [space], seeded())
+    assert walks.mixing.legs >= 16
+    assert walks.mixing.settled
+    assert walks.mixing.memory_error < 0.05
+    walks.mixing = replace(walks.mixing, legs=1)
+    assert float(statistic(walks.draw(1000)[:, 0]).mean()) < 0.9 * expected
 
 
 @pytest.mark.parametrize(
@@ -206,10 +200,10 @@ def test_chains_have_settled_when_neither_memory_nor_growth_is_seen(memory, grow
 def test_the_length_is_found_again_with_the_seed():
     A, T = random_weights(0, 30, 8)
     spaces = [simplex_space(T)] * 30
-    found = chain_mixing(A, spaces, seeded())
+    found = Walks(A, spaces, seeded()).mixing
     assert found.settled
-    assert found == chain_mixing(A, spaces, seeded())
-    pinned = chain_mixing(torch.full((1, 3), 1 / 3), [simplex_space(torch.eye(3))])
+    assert found == Walks(A, spaces, seeded()).mixing
+    pinned = Walks(torch.full((1, 3), 1 / 3).double(), [simplex_space(torch.eye(3))]).mixing
     assert (pinned.legs, pinned.settled) == (0, True)
 
 

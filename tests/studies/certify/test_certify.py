@@ -9,7 +9,7 @@ import identilens as idl
 from helpers import zoo
 from helpers.heads import seeded
 from identilens.errors import InputError
-from identilens.measures.attention import iterate_alternatives
+from identilens.measures.attention import sample_alternatives
 
 TEXT = (
     "Nobody in the village was surprised, because the old people had said for weeks that the ice in the hills would go "
@@ -37,7 +37,7 @@ def test_every_interval_holds_the_weight_and_every_alternative(head, bundled):
     assert len(table) == n * n
     assert (head.rows["simplex_nullity"] == n - 33).all()
     lo, hi = (torch.tensor(table[name].to_list()).view(n, n) for name in ("lo", "hi"))
-    drawn = iterate_alternatives(
+    drawn = sample_alternatives(
         seen.weights, seen.projected, 20, method="uniform", generator=seeded()
     )
     for other in drawn:

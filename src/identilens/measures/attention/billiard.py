@@ -1,6 +1,6 @@
 """Billiard walks: points drawn uniformly from the alternatives of rows. Pilot chains set the length of the chains."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,6 @@ from identilens.errors import NumericalError
 from identilens.linalg import SimplexSpace
 from identilens.linalg.decompositions import svd
 from identilens.linalg.programs import by_simplex
-from identilens.measures.attention.checks import check_numbers, checked_row
 
 FLOOR = 1e-9
 """A weight that is below this in every alternative cannot change."""
@@ -40,7 +39,7 @@ class Centre:
 
 
 def analytic_centre(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> Centre:
-    """Return the analytic centre of {x >= 0, x[T, 1] = a[T, 1]} of a row a.
+    """Return the analytic centre of {x >= 0, x[T, 1] = a[T, 1]} of a row a that was checked.
 
     Zero weights (an underflowed softmax, a one-hot row) mean that a is on the boundary. Linear programs then find the
     keys that some alternative can use, and the centre is computed on that face. Damped Newton steps of cost O(n k²)
@@ -50,14 +49,11 @@ def analytic_centre(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> 
         >>> import torch
         >>> from identilens.measures.attention import simplex_space
         >>> from identilens.measures.attention.billiard import analytic_centre
-        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
+        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8]).double()
         >>> analytic_centre(row, simplex_space(T)).point
         tensor([0.3333, 0.3333, 0.3333], dtype=torch.float64)
-
-    Raises:
-        InputError: Weights that are not a distribution over the space's keys, or in half precision.
     """
-    start, movable = _relative_interior(checked_row(weights_row, space), space)
+    start, movable = _relative_interior(weights_row, space)
     free = _face_directions(space, movable)
     point, rounding = _newton(start, free, movable)
     return Centre(point=point, movable=movable, free=free, rounding=rounding)
@@ -165,79 +161,20 @@ class Mixing:
         return self.memory <= 2 * self.memory_error and self.growth <= 2 * self.growth_error
 
 
-def uniform_alternatives(
-    weights_row: Float[Tensor, " key"],
-    space: SimplexSpace,
-    count: int,
-    *,
-    legs: int | None = None,
-    generator: Generator = None,
-) -> Float[Tensor, "count key"]:
-    """Return points drawn uniformly from one row's alternatives.
+class Walks:
+    """Points drawn uniformly from the alternatives of the checked rows of a map.
 
-    Independent billiard walks start at the analytic centre. Each leg moves in a straight line for a fixed time. Its
+    Independent billiard walks start at the analytic centres. Each leg moves in a straight line for a fixed time. Its
     velocity is normally distributed in the metric of the Dikin ellipsoid at the centre. It is reflected where a weight
     reaches zero. These moves do not change the uniform distribution, and cross thin polytopes as fast as round ones.
-    Walks approach the uniform distribution in ``legs`` legs; the default is the length from `chain_mixing`. Cost O(n)
-    per reflection, about k reflections per leg for simplex nullity k.
+    Cost O(n) per reflection, about k reflections per leg for simplex nullity k.
 
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.attention import simplex_space, uniform_alternatives
-        >>> T, row = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([0.1, 0.1, 0.8])
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> drawn = uniform_alternatives(row, simplex_space(T), 1000, generator=generator)
-        >>> drawn.mean(0).round(decimals=2)
-        tensor([0.2500, 0.2500, 0.5000], dtype=torch.float64)
-        >>> torch.allclose(drawn @ T.double(), (row @ T).double(), atol=1e-6)
-        True
-
-    Raises:
-        InputError: Weights that are not a distribution over the space's keys or in half precision; numbers out of
-            range.
-    """
-    centre = analytic_centre(weights_row, space)
-    check_numbers(0, count=count)
-    if legs is not None:
-        check_numbers(1, legs=legs)
-    if not count:
-        return centre.point.new_zeros((0, len(centre.point)))
-    chains = _Chains([centre], [space], count, generator)
-    chains.walk(_mixing([centre], [space], generator).legs if legs is None else legs)
-    return chains.points[0]
-
-
-def chain_mixing(
-    weights: Float[Tensor, "row key"], spaces: Sequence[SimplexSpace], generator: Generator = None
-) -> Mixing:
-    """Return how many legs chains need to forget their start, over the alternatives of some rows.
-
-    Pairs of pilot chains start at the analytic centres of the rows: 64 pairs in all (of up to 64 rows, evenly spaced),
-    or 2048 / k if that is more. Their positions after t = 8 legs and after 2 t legs are compared. t is doubled until
-    two measures are at most twice their standard errors: the correlation of the positions, and the growth of their mean
-    squared distance from the centre. Chains then have 2 t legs: an error that remains after t legs is about squared
-    after 2 t. At 1024 legs the search stops without this result. The check is of all rows together: a row that mixes
-    much worse than the others may not be noticed.
-
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.attention import chain_mixing, simplex_space
-        >>> T, weights = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([[0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> found = chain_mixing(weights, [simplex_space(T)] * 2, generator)
-        >>> found.legs, found.settled
-        (16, True)
-
-    Raises:
-        InputError: Weights that are not distributions over the spaces' keys, or in half precision.
-    """
-    return Walks(weights, spaces, generator).mixing
-
-
-class Walks:
-    """Alternatives of all rows of a map, by chains of the same length that run at the same time.
-
-    ``mixing`` has the length, and says whether pilot chains of that length had settled.
+    ``mixing`` has the length of the chains: pairs of pilot chains start at the centres, 64 pairs in all (of up to 64
+    rows, evenly spaced), or 2048 / k if that is more. Their positions after t = 8 legs and after 2 t legs are compared.
+    t is doubled until two measures are at most twice their standard errors: the correlation of the positions, and the
+    growth of their mean squared distance from the centre. Chains then have 2 t legs: an error that remains after t legs
+    is about squared after 2 t. At 1024 legs the search stops without this result. The check is of all rows together: a
+    row that mixes much worse than the others may not be noticed.
     """
 
     def __init__(
@@ -246,23 +183,22 @@ class Walks:
         spaces: Sequence[SimplexSpace],
         generator: Generator = None,
     ) -> None:
-        self.rows, self.spaces, self.generator = rows, spaces, generator
+        self.spaces, self.generator = spaces, generator
         self.centres = [
             analytic_centre(row, space) for row, space in zip(rows, spaces, strict=True)
         ]
         self.mixing = _mixing(self.centres, spaces, generator)
 
-    def draw(self, count: int) -> Iterator[Float[Tensor, "query key"]]:
-        """Yield ``count`` alternatives."""
+    def draw(self, count: int) -> Float[Tensor, "count query key"]:
+        """Return ``count`` alternatives of each row."""
         together = _side_by_side(self.centres)
-        for _ in range(count):
-            drawn = torch.empty_like(self.rows)
-            for start in range(0, len(drawn), together):
-                part = slice(start, start + together)
-                chains = _Chains(self.centres[part], self.spaces[part], 1, self.generator)
-                chains.walk(self.mixing.legs)
-                drawn[part] = chains.points[:, 0]
-            yield drawn
+        drawn = []
+        for start in range(0, len(self.centres), together):
+            part = slice(start, start + together)
+            chains = _Chains(self.centres[part], self.spaces[part], count, self.generator)
+            chains.walk(self.mixing.legs)
+            drawn.append(chains.points)
+        return torch.cat(drawn).transpose(0, 1)
 
 
 def _side_by_side(centres: Sequence[Centre]) -> int:

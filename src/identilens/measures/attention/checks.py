@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from identilens.errors import InputError
-from identilens.linalg import HALF, ProjectedValues, SimplexSpace, Visible
+from identilens.linalg import HALF, ProjectedValues, Visible
 from identilens.linalg.checks import check_finite, check_mask
 
 SUM_ERROR = 1e-3
@@ -69,23 +69,24 @@ def checked_weights(
             "pass weights and values of the same text and head."
         )
     check_mask(visible, queries, keys)
-    return _distributions(weights, visible)
-
-
-def checked_row(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> Float[Tensor, " key"]:
-    """Return one row in float64, divided by its sum, if it is a distribution over the keys that its space sees.
-
-    Raises:
-        InputError: As `checked_weights`.
-        NumericalError: NaN or infinity.
-    """
-    check_precision(weights_row)
-    if weights_row.shape != space.visible.shape:
+    check_precision(weights)
+    check_finite(weights=weights)
+    rows = weights.detach().double()
+    if rows.numel() and rows.min() < 0:
         raise InputError(
-            f"expected a weight for each of the space's {len(space.visible)} keys; got {len(weights_row)}; "
-            "pass a row and the space of the same text and head."
+            f"expected attention weights of at least 0; got {rows.min().item():.3g}; pass the weights after softmax "
+            "(effective attention and logits are not distributions)."
         )
-    return _distributions(weights_row[None], space.visible[None])[0]
+    sums = rows.sum(-1)
+    if ((sums - 1).abs() > SUM_ERROR).any():
+        row = int((sums - 1).abs().argmax())
+        raise InputError(
+            f"expected rows of attention weights that sum to 1; row {row} sums to {sums[row].item():.4f}; "
+            "if the model has an attention sink, add it as one more key whose projected value is zero."
+        )
+    rows = without_hidden(rows, visible)
+    sums = rows.sum(-1, keepdim=True)
+    return rows / torch.where((sums - 1).abs() > SUM_ROUNDING, sums, 1.0)
 
 
 def without_hidden(
@@ -110,26 +111,3 @@ def without_hidden(
             "computed."
         )
     return weights.masked_fill(~seen, 0.0)
-
-
-def _distributions(
-    weights: Float[Tensor, "query key"], visible: Bool[Tensor, "query key"] | None
-) -> Float[Tensor, "query key"]:
-    check_precision(weights)
-    check_finite(weights=weights)
-    rows = weights.detach().double()
-    if rows.numel() and rows.min() < 0:
-        raise InputError(
-            f"expected attention weights of at least 0; got {rows.min().item():.3g}; pass the weights after softmax "
-            "(effective attention and logits are not distributions)."
-        )
-    sums = rows.sum(-1)
-    if ((sums - 1).abs() > SUM_ERROR).any():
-        row = int((sums - 1).abs().argmax())
-        raise InputError(
-            f"expected rows of attention weights that sum to 1; row {row} sums to {sums[row].item():.4f}; "
-            "if the model has an attention sink, add it as one more key whose projected value is zero."
-        )
-    rows = without_hidden(rows, visible)
-    sums = rows.sum(-1, keepdim=True)
-    return rows / torch.where((sums - 1).abs() > SUM_ROUNDING, sums, 1.0)

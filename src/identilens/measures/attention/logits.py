@@ -9,8 +9,8 @@ from torch import Tensor
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, head_values, relative_tolerance
 from identilens.linalg.decompositions import singular_values
-from identilens.measures.attention.checks import check_precision
-from identilens.measures.attention.samplers import iterate_alternatives
+from identilens.measures.attention.checks import check_precision, checked_weights
+from identilens.measures.attention.samplers import sample_alternatives
 from identilens.measures.attention.simplex import total_variation
 
 Map = Float[Tensor, "query key"]
@@ -123,13 +123,14 @@ def logit_rank_study(
             "expected the weights of at least one query; got none; leave empty texts out."
         )
     projection = head_values(projected_values)
-    drawn = iterate_alternatives(
-        weights, projection, count, method="bhardwaj", share=0.99, generator=generator
-    )
-    A, T, tolerance = weights.detach().double(), projection.compact.detach(), projection.tolerance
+    A = checked_weights(weights, projection)
+    T, tolerance = projection.compact.detach(), projection.tolerance
     output = torch.linalg.matrix_norm(A @ T)
     ranks, worst, distance = [], 0.0, 0.0
-    for alternative in drawn:
+    for _ in range(count):
+        [alternative] = sample_alternatives(
+            weights, projection, 1, method="bhardwaj", share=0.99, generator=generator
+        )
         ranks.append(int(least_logit_rank(alternative, tolerance=tolerance)))
         worst = max(worst, float(torch.linalg.matrix_norm((alternative - A) @ T) / output))
         distance += float(total_variation(A, alternative).mean())

@@ -51,33 +51,6 @@ class Ends:
     met: Float[Tensor, "row alternative seen"]
 
 
-def row_and_space(
-    weights_row: Float[Tensor, " key"],
-    projected_values: HeadValues,
-    visible: Bool[Tensor, " key"] | None,
-) -> tuple[Float[Tensor, " key"], SimplexSpace]:
-    """Return a row in float64, checked, and what it may change.
-
-    Raises:
-        InputError: Weights that are no distribution over T's rows.
-    """
-    check_precision(weights_row)
-    if weights_row.ndim != 1:
-        raise InputError(
-            f"expected the weights of one row, shape (key,); got {tuple(weights_row.shape)}; pass A[i]."
-        )
-    T = head_values(projected_values)
-    row = checked_weights(weights_row[None], T, None if visible is None else visible[None])
-    return row[0], T.simplex_space(visible)
-
-
-def filled(
-    rows: Float[Tensor, "*row key"], space: SimplexSpace, seen: Float[Tensor, "*row seen"]
-) -> Float[Tensor, "*row key"]:
-    """Return rows with other numbers on their visible keys."""
-    return rows.masked_scatter(space.visible, seen.to(rows.device))
-
-
 def allowed_change(
     rows: Float[Tensor, "*head row key"], T: ProjectedValues, tolerance: float
 ) -> Float[Tensor, "*head row"]:
@@ -336,11 +309,18 @@ def solver_of(
     """Return a checked row, its space and the programs over the alternatives with nearly its output.
 
     Raises:
-        InputError: As `row_and_space` and `allowed_change`.
+        InputError: Weights that are no distribution over T's rows, and as `allowed_change`.
     """
-    row, space = row_and_space(weights_row, projected_values, visible)
-    allowed = allowed_change(row[None], head_values(projected_values), tolerance)
-    return row, space, RowPrograms.of(row[None], stacked([space]), allowed)
+    check_precision(weights_row)
+    if weights_row.ndim != 1:
+        raise InputError(
+            f"expected the weights of one row, shape (key,); got {tuple(weights_row.shape)}; pass A[i]."
+        )
+    T = head_values(projected_values)
+    row = checked_weights(weights_row[None], T, None if visible is None else visible[None])
+    space = T.simplex_space(visible)
+    allowed = allowed_change(row, T, tolerance)
+    return row[0], space, RowPrograms.of(row, stacked([space]), allowed)
 
 
 def stacked(spaces: Sequence[SimplexSpace]) -> SimplexSpace:

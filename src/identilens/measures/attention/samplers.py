@@ -1,7 +1,5 @@
 """Alternatives on the simplex: three ways to draw them, and a search for a far one."""
 
-from collections.abc import Iterator
-from itertools import repeat
 from typing import Literal
 
 import torch
@@ -28,7 +26,7 @@ TILT, LEAST_GROWTH = 1e-3, 1e-7
 """Differences between equal entries of a slope, which is -1, 0 or 1, and the growth of a distance that counts."""
 
 
-def iterate_alternatives(
+def sample_alternatives(
     weights: Map,
     projected_values: HeadValues,
     count: int,
@@ -37,23 +35,23 @@ def iterate_alternatives(
     share: float | None = None,
     visible: Bool[Tensor, "query key"] | None = None,
     generator: Generator = None,
-) -> Iterator[Map]:
-    """Yield ``count`` alternatives A' >= 0 with A'[T, 1] = A[T, 1], one at a time.
+) -> Float[Tensor, "count query key"]:
+    """Return ``count`` alternatives A' >= 0 with A'[T, 1] = A[T, 1].
 
     ``brunner``: a' = a + λ ã, ã an isotropic random direction of LN([T, 1]), λ uniform on [0, λ_max]
     (Brunner et al. 2020, 3.3). ``bhardwaj``: ã with coefficients uniform on [−10, 10] in an orthonormal
     basis of LN([T, 1]) (Bhardwaj et al. 2021, 3.2.2), λ = 0.99 λ_max. ``uniform``: drawn uniformly from the
-    whole polytope of alternatives (see `uniform_alternatives`). With a ``share`` in [0, 1] (not for ``uniform``),
+    whole polytope of alternatives (see `billiard.Walks`). With a ``share`` in [0, 1] (not for ``uniform``),
     λ = share · λ_max instead; at exactly 1 one weight of the row is zero, which no softmax gives.
 
     Examples:
         >>> import torch
-        >>> from identilens.measures.attention import iterate_alternatives
+        >>> from identilens.measures.attention import sample_alternatives
         >>> T, weights = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([[0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
         >>> generator = torch.Generator().manual_seed(0)
-        >>> drawn = iterate_alternatives(weights, T, 2, generator=generator)
-        >>> [torch.allclose(one @ T.double(), (weights @ T).double(), atol=1e-6) for one in drawn]
-        [True, True]
+        >>> drawn = sample_alternatives(weights, T, 5, generator=generator)
+        >>> drawn.shape, torch.allclose(drawn @ T.double(), (weights @ T).double(), atol=1e-6)
+        (torch.Size([5, 2, 3]), True)
 
     Raises:
         InputError: Weights that are not distributions over T's rows or in half precision, or options out of range.
@@ -65,56 +63,33 @@ def iterate_alternatives(
         raise InputError(
             f"expected method 'brunner', 'bhardwaj' or 'uniform'; got {method!r}; choose one of them."
         )
-    if share is not None and not 0 <= share <= 1:
+    if share is not None and not (0 <= share <= 1 and method != "uniform"):
         raise InputError(
-            f"expected a share of λ_max in [0, 1]; got {share}; 1 goes to the edge of the simplex."
-        )
-    if share is not None and method == "uniform":
-        raise InputError(
-            "expected no share with method 'uniform', which has no λ_max; leave `share` out."
+            f"expected a share of λ_max in [0, 1], and none with method 'uniform', which has no λ_max; got {share} "
+            f"with {method!r}; 1 goes to the edge of the simplex."
         )
     if not len(rows) or not count:
-        return repeat(rows, count)
+        return rows.repeat(count, 1, 1)
     spaces = T.simplex_spaces(len(rows), visible)
     if method == "uniform":
         return Walks(rows, spaces, generator).draw(count)
-    return _scaled_directions(rows, spaces, count, method, share, generator)
 
+    def directions(size: int, space: SimplexSpace) -> Tensor:
+        draw = torch.rand if method == "bhardwaj" else torch.randn
+        drawn = draw(size, space.nullity, dtype=rows.dtype, generator=generator).to(rows.device)
+        return ((2 * drawn - 1).mul(COEFFICIENT) if method == "bhardwaj" else drawn) @ space.free.mT
 
-def sample_alternatives(
-    weights: Map,
-    projected_values: HeadValues,
-    count: int,
-    *,
-    method: Method = "brunner",
-    share: float | None = None,
-    visible: Bool[Tensor, "query key"] | None = None,
-    generator: Generator = None,
-) -> Float[Tensor, "count query key"]:
-    """Return the alternatives of ``iterate_alternatives`` in one tensor (count · n² · 8 bytes).
-
-    Examples:
-        >>> import torch
-        >>> from identilens.measures.attention import sample_alternatives
-        >>> T, weights = torch.tensor([[0.0], [1.0], [0.5]]), torch.tensor([[0.1, 0.1, 0.8], [0.5, 0.5, 0.0]])
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> sample_alternatives(weights, T, 5, method="uniform", generator=generator).shape
-        torch.Size([5, 2, 3])
-    """
-    drawn = iterate_alternatives(
-        weights,
-        projected_values,
-        count,
-        method=method,
-        share=share,
-        visible=visible,
-        generator=generator,
-    )
-    return (
-        torch.stack(list(drawn))
-        if count
-        else weights.new_zeros((0, *weights.shape), dtype=torch.float64)
-    )
+    shared = all(space is spaces[0] for space in spaces)
+    groups = [(len(rows), spaces[0])] if shared else [(1, space) for space in spaces]
+    found = []
+    for _ in range(count):
+        direction = torch.cat([directions(size, space) for size, space in groups])
+        part: Tensor | float = 0.99 if share is None else share
+        if share is None and method == "brunner":
+            part = torch.rand(len(rows), dtype=rows.dtype, generator=generator).to(rows.device)
+        move = (part * largest_step(rows, direction))[:, None] * direction
+        found.append((rows + move).clamp_min(0.0))
+    return torch.stack(found)
 
 
 def far_alternatives(
@@ -187,27 +162,3 @@ def _farthest(
     away = (best - rows).sign()[:, :, None].expand(-1, -1, starts, -1)
     drawn = torch.rand(away.shape, dtype=rows.dtype, generator=generator).to(rows.device)
     return farther(away * torch.where(drawn < TURNED, -1.0, 1.0), best)
-
-
-def _scaled_directions(
-    rows: Tensor,
-    spaces: list[SimplexSpace],
-    count: int,
-    method: Method,
-    share: float | None,
-    generator: Generator,
-) -> Iterator[Tensor]:
-    def directions(size: int, space: SimplexSpace) -> Tensor:
-        draw = torch.rand if method == "bhardwaj" else torch.randn
-        drawn = draw(size, space.nullity, dtype=rows.dtype, generator=generator).to(rows.device)
-        return ((2 * drawn - 1).mul(COEFFICIENT) if method == "bhardwaj" else drawn) @ space.free.mT
-
-    shared = all(space is spaces[0] for space in spaces)
-    groups = [(len(rows), spaces[0])] if shared else [(1, space) for space in spaces]
-    for _ in range(count):
-        direction = torch.cat([directions(size, space) for size, space in groups])
-        reach = largest_step(rows, direction)
-        part: Tensor | float = 0.99 if share is None else share
-        if share is None and method == "brunner":
-            part = torch.rand(reach.shape, dtype=reach.dtype, generator=generator).to(reach.device)
-        yield (rows + (part * reach)[:, None] * direction).clamp_min(0.0)

@@ -1,18 +1,15 @@
 """Nearest neighbour look-up within a sentence: the input token that is nearest to a predicted vector."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from identilens.errors import InputError
 from identilens.linalg.checks import check_finite
-from identilens.measures.tokens.splits import packed
 
 Distance = Literal["cosine", "l2"]
 
@@ -84,62 +81,33 @@ def look_up(
             f"expected distance cosine or l2, and sentences of {len(inputs)} tokens together; got {distance!r}, "
             f"{sum(lengths)}."
         )
-    scores = _looked_up(predicted, inputs, lengths, distance, offset, ids)
+    sizes = torch.tensor(lengths)
+    starts = sizes.cumsum(0) - sizes
+    found = [torch.zeros(4, 0).to(inputs).double()]
+    # Sentences of one length go together.
+    for size in sizes[sizes > abs(offset)].unique().tolist():
+        asked = torch.arange(max(0, -offset), min(size, size - offset))
+        together = max(1, BLOCK_ENTRIES // (size * max(size, inputs.shape[1])))
+        for first in starts[sizes == size].split(together):
+            rows = (first[:, None] + torch.arange(size)).to(inputs.device)
+            for queries in asked.split(max(1, BLOCK_ENTRIES // rows.numel())):
+                nearest = _nearest(predicted[rows[:, queries]], inputs[rows], distance)
+                share = nearest / nearest.sum(-1, keepdim=True)
+                right = queries + offset
+                alike = (ids[rows[:, right], None] == ids[rows][:, None]).double()
+                credit = share[:, torch.arange(len(right)), right]
+                scores = credit, (share * alike).sum(-1), alike.new_tensor(1 / size), alike.mean(-1)
+                found.append(torch.stack(torch.broadcast_tensors(*scores)).flatten(1))
+    scores = torch.cat(found, 1)
     sentences = sum(size > abs(offset) for size in lengths)
     rate, token_rate, chance, token_chance = scores.mean(1).tolist()
     return LookUp(rate, token_rate, chance, token_chance, scores.shape[1], sentences)
 
 
-def _looked_up(
-    predicted: Tensor,
-    inputs: Tensor,
-    sizes: Sequence[int],
-    distance: Distance,
-    offset: int,
-    ids: Tensor,
-) -> Float[Tensor, "score looked_up"]:
-    """Return credit, token credit, chance and token chance of every token that has such a neighbour."""
-    scores = torch.full((4, len(inputs)), torch.nan, dtype=torch.float64, device=inputs.device)
-    starts = [0, *accumulate(sizes)]
-    d = inputs.shape[1]
-    by_size = sorted(range(len(sizes)), key=lambda s: sizes[s])
-    for chosen in packed(
-        by_size, lambda group: len(group) * (n := sizes[group[-1]]) * max(d, n) <= BLOCK_ENTRIES
-    ):
-        rows = [torch.arange(starts[s], starts[s + 1]) for s in chosen]
-        padded = pad_sequence(rows, batch_first=True, padding_value=-1).to(inputs.device)
-        for queries, targets in _query_blocks(padded, offset):
-            nearest = _nearest(
-                predicted[queries.clamp_min(0)], inputs[padded.clamp_min(0)], padded >= 0, distance
-            )
-            # Credit, token credit, chance and token chance of each query, given the nearest rows as 0 or 1.
-            share = nearest / nearest.sum(-1, keepdim=True)
-            real = (padded >= 0)[:, None, :]
-            size = real.sum(-1).double()
-            credit = (share * (padded[:, None, :] == targets[..., None])).sum(-1)
-            alike = (
-                ids[padded.clamp_min(0)][:, None, :] == ids[targets.clamp_min(0)][..., None]
-            ) & real
-            chance = (1 / size).expand_as(credit)
-            found = torch.stack([credit, (share * alike).sum(-1), chance, alike.sum(-1) / size])
-            scores[:, queries[queries >= 0]] = found[:, queries >= 0]
-    return scores[:, ~scores[0].isnan()]
-
-
-def _query_blocks(rows: Tensor, offset: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield blocks of the sentences' rows and of their targets; -1 marks padding and rows without target."""
-    sentences, n = rows.shape
-    targets = torch.full_like(rows, -1)
-    keep = max(0, n - abs(offset))
-    first, moved = max(0, -offset), max(0, offset)
-    targets[:, first : first + keep] = rows[:, moved : moved + keep]
-    queries = torch.where(targets >= 0, rows, -1)
-    step = max(1, BLOCK_ENTRIES // (sentences * n))
-    yield from zip(queries.split(step, dim=1), targets.split(step, dim=1), strict=True)
-
-
-def _nearest(queries: Tensor, table: Tensor, real: Tensor, distance: Distance) -> Tensor:
-    """Return, as 0 or 1, which real rows of the table are nearest to each query: one, or several on a tie."""
+def _nearest(
+    queries: Float[Tensor, "text query d"], table: Float[Tensor, "text row d"], distance: Distance
+) -> Float[Tensor, "text query row"]:
+    """Return, as 0 or 1, which rows of its table are nearest to each query: one, or several on a tie."""
     queries, table = queries.double(), table.double()
     if distance == "cosine":
         # Multiplying by the reciprocal is several times as fast as dividing by a broadcast column.
@@ -155,5 +123,4 @@ def _nearest(queries: Tensor, table: Tensor, real: Tensor, distance: Distance) -
         far = squared - 2 * (queries @ table.mT)
         largest = squared.amax(-1, keepdim=True)
         size = largest + 2 * queries.norm(dim=-1, keepdim=True) * largest.sqrt()
-    far = far.masked_fill(~real[:, None, :], torch.inf)
     return (far <= far.amin(-1, keepdim=True) + TIE * size).double()

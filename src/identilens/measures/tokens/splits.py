@@ -1,9 +1,8 @@
 """Training, validation and test parts of a corpus; no sentence is split between parts."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TypeVar
 
 import torch
 from jaxtyping import Int
@@ -13,7 +12,6 @@ from identilens.errors import InputError
 
 PAPER_SHARES = (0.7, 0.15, 0.15)
 PAPER_FOLDS = 10
-Thing = TypeVar("Thing")
 
 
 @dataclass(frozen=True)
@@ -101,15 +99,3 @@ def token_rows(
         first = starts[sentence] + max(0, -offset)
         rows.append(torch.arange(first, max(first, starts[sentence + 1] - max(0, offset))))
     return torch.cat(rows) if rows else torch.empty(0, dtype=torch.int64)
-
-
-def packed(things: Iterable[Thing], fits: Callable[[list[Thing]], bool]) -> Iterator[list[Thing]]:
-    """Yield the things in consecutive groups, each as large as fits; a group has at least one."""
-    chosen: list[Thing] = []
-    for thing in things:
-        if chosen and not fits([*chosen, thing]):
-            yield chosen
-            chosen = []
-        chosen.append(thing)
-    if chosen:
-        yield chosen

@@ -70,7 +70,7 @@ def alternatives_of(head: Head, starts: int, generator: torch.Generator) -> Iter
     rows = checked_weights(A, T, visible)
     walks = Walks(rows, T.simplex_spaces(len(rows), visible), generator)
     note = f"not drawn evenly: after {walks.mixing.legs} legs the walks still remembered where they began"
-    yield Found("sampled", next(walks.draw(1)), note="" if walks.mixing.settled else note)
+    yield Found("sampled", walks.draw(1)[0], note="" if walks.mixing.settled else note)
     yield Found("far", far_alternatives(A, T, visible=visible, starts=starts, generator=generator))
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from identilens.errors import UnsupportedModelError
 from identilens.linalg import FLOAT32_EPS
-from identilens.measures.attention.samplers import iterate_alternatives
+from identilens.measures.attention.samplers import sample_alternatives
 from identilens.measures.attention.simplex import total_variation
 from identilens.measures.explanations.rows import explain_rows, value_zeroing
 from identilens.models.heads import Head
@@ -99,9 +99,16 @@ class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
             tables["needed"].append({"text": part, **token_needs(decision)})
         for drawn in maps:
             explained = explanations(drawn, drawn.weights)
-            others = alternatives_of(drawn, settings.alternatives)
+            others = sample_alternatives(
+                drawn.weights,
+                drawn.head.projected,
+                settings.alternatives if drawn.free else 0,
+                method="uniform",
+                visible=drawn.seen,
+                generator=drawn.generator,
+            )
             tables["table"] += row_scores(drawn, explained, settings)
-            if others:
+            if len(others):
                 tables["determinacy"] += determinacy(drawn, explained, others)
         return Output(filled(Faithfulness.schema, tables))
 
@@ -232,23 +239,10 @@ def row_scores(
                 yield {**drawn.place, "query": query, "intervention": intervention, **table}
 
 
-def alternatives_of(drawn: SampledMap, count: int) -> list[Weights]:
-    """Return other weights of the rows with the same output, drawn evenly; none where the output allows no others."""
-    others = iterate_alternatives(
-        drawn.weights,
-        drawn.head.projected,
-        count,
-        method="uniform",
-        visible=drawn.seen,
-        generator=drawn.generator,
-    )
-    return list(others) if drawn.free else []
-
-
 def determinacy(
     drawn: SampledMap,
     explained: Mapping[str, Weights],
-    others: Sequence[Weights],
+    others: Float[Tensor, "count row key"],
 ) -> Iterator[Table]:
     """Yield the mean rank agreement of each explanation of a row with itself over alternatives.
 
@@ -256,7 +250,7 @@ def determinacy(
     agreement; an alternative without one agrees by 0.
     """
     again = [explanations(drawn, weights) for weights in others]
-    distance = total_variation(drawn.weights, torch.stack([*others])).mean(0)[drawn.free].cpu()
+    distance = total_variation(drawn.weights, others).mean(0)[drawn.free].cpu()
     for name, scores in explained.items():
         agreed = [agreement(other[name], scores, drawn.seen) for other in again]
         yield {

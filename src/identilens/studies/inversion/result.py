@@ -12,8 +12,8 @@ from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Row, decimals, integers
 
-NEXT, SINGLE, PAIR = "next token", "one token", "two neighbours"
-"""What differs between a text and its rivals: its next token, the beginning being known; or tokens within it."""
+NEXT, SINGLE = "next token", "one token"
+"""What differs between a text and its rivals: its next token, the beginning being known; or one within it."""
 
 SHOWN = 3
 """Texts that are shown as lines of tokens."""
@@ -42,9 +42,9 @@ nearest rival.
 A position ({positions:,} in all) is certified if here, and at every position before, the error is smaller than half \
 the distance to the nearest other token's state after the same beginning, less the noise of the forward pass: then \
 decoding token by token gives exactly the text. Other positions may be read, too: what decoding finds is measured.
-Margins are half the distance to the nearest of the texts that were tried ({changes:,} changes of one token or of two \
-neighbours). An error below them is necessary to certify every error of its length, not to read this text. It is not \
-sufficient: other texts may come nearer, and nothing is certified.
+Margins are half the distance to the nearest of the texts that were tried ({changes:,} changes of one token). An \
+error below them is necessary to certify every error of its length, not to read this text. It is not sufficient: other \
+texts may come nearer, and nothing is certified.
 Gaussian noise has no largest length: a text that is certified with it is spoilt all the same with a probability of at \
 most {risk:g}.
 """
@@ -203,8 +203,8 @@ class Inversion(Result):
 
         Marked by what holds at the noise of the finding.
         """
-        layer, change = self.table["layer"].max(), self.table["change"][0]
-        deep = self.noises.filter(layer=layer, change=change, noise=self._noise)
+        layer = self.table["layer"].max()
+        deep = self.noises.filter(layer=layer, noise=self._noise)
         places = self.table.join(deep, on=list(_PLACE), maintain_order="left")
         lines = []
         for rows in places.partition_by("text", maintain_order=True)[:SHOWN]:

@@ -1,8 +1,7 @@
 """Whether a text can be read from its hidden states, or from a cache, token by token and without training."""
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import polars as pl
@@ -16,11 +15,8 @@ from identilens.models.lens import Lens
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
 from identilens.studies.heads import TextStudy, filled
-from identilens.studies.inversion.result import NEXT, PAIR, SINGLE, Inversion
+from identilens.studies.inversion.result import NEXT, SINGLE, Inversion
 from identilens.studies.inversion.settings import InversionSettings
-
-_PAIRED = 4
-"""Substitutes of a token that are tried together with as many of its neighbour."""
 
 Layers = Sequence[Float[Tensor, "version position d"]]
 """States of a text by layer: as they are, then with each noise."""
@@ -36,9 +32,8 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
     taken off. Definitions, proof and limits: docs/concepts.md. Without certificates: Nikolaou et al. 2025 (SipIt,
     arXiv 2510.15511). Cost: one run of the whole vocabulary for each token; memory: one batch of candidates.
 
-    For encoders margins are those of texts that differ in one token, or in two neighbours. An error below them is
-    necessary for a certificate of every error of that length, not for reading the text; no position of an encoder is
-    certified.
+    For encoders margins are those of texts that differ in one token. An error below them is necessary for a certificate
+    of every error of that length, not for reading the text; no position of an encoder is certified.
 
     Args:
         lens: The model.
@@ -95,7 +90,7 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
                     **row,
                     "text": part,
                     "token": item.tokens["encoder"][position],
-                    "rival": "".join(self.names[token] for token in row["rival"]),
+                    "rival": self.names[row["rival"]],
                     "norm": norm,
                     "noise": [noise.name for noise in self.noises],
                     "bits": bits,
@@ -125,7 +120,7 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
         """Return the length of each state, and how far each noise moves it; of an encoder, of all states together."""
         states, *noisy = versions
         causal, risk = self.candidates.causal, self.settings.risk / len(states)
-        rivals = self.candidates.vocabulary if causal else self.settings.substitutes + _PAIRED**2
+        rivals = self.candidates.vocabulary if causal else self.settings.substitutes
         errors = [
             noise.error(states, changed, rivals, risk)
             for noise, changed in zip(self.noises, noisy, strict=True)
@@ -140,35 +135,22 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
             nearest = [Nearest(versions[:, position]) for versions in layers]
             batches = self.candidates.after(beginning)
             for row in self._nearest(nearest, batches, token, partial(joined, beginning)):
-                yield {**row, "position": position, "change": NEXT, "rival": [row["rival"]]}
+                yield {**row, "position": position, "change": NEXT}
 
     def _substituted(self, ids: Tensor, layers: Layers) -> Iterator[Row]:
-        """Yield the nearest texts that differ in one token of an encoder's text, or in two neighbours."""
+        """Yield the nearest texts that differ in one token of an encoder's text."""
         embeddings: Any = self.lens.body.get_input_embeddings()
         table = embeddings.weight.detach().cpu().double()
-        near = []
         for position, token in enumerate(ids.tolist()):
             alike = (table - table[token]).norm(dim=1).argsort(stable=True)
-            others = alike[alike != token][: self.settings.substitutes, None]
-            kept = yield from self._differing(ids, layers, position, others, SINGLE)
-            near.append(kept[:, 0])
-        for position, pair in enumerate(pairwise(near)):
-            others = torch.cartesian_prod(*pair)
-            yield from self._differing(ids, layers, position, others, PAIR)
-
-    def _differing(
-        self, ids: Tensor, layers: Layers, position: int, others: Tensor, change: str
-    ) -> Generator[Row, None, Tensor]:
-        """Yield what is met if other tokens stand from a position on; return the nearest at the deepest layer."""
-        texts = ids.repeat(len(others) + 1, 1)
-        texts[1:, position : position + others.shape[1]] = others
-        nearest = [Nearest(versions[0].flatten()[None], _PAIRED + 1) for versions in layers]
-        batches = self.candidates.batches(texts)
-        for row in self._nearest(nearest, batches, 0, texts.__getitem__):
-            rival = others[row["rival"] - 1].tolist()
-            yield {**row, "position": position, "change": change, "rival": rival}
-        kept = nearest[-1].ids[0]
-        return others[kept[kept > 0][:_PAIRED] - 1]
+            others = alike[alike != token][: self.settings.substitutes]
+            texts = ids.repeat(len(others) + 1, 1)
+            texts[1:, position] = others
+            nearest = [Nearest(versions[0].flatten()[None]) for versions in layers]
+            batches = self.candidates.batches(texts)
+            for row in self._nearest(nearest, batches, 0, texts.__getitem__):
+                rival = int(others[row["rival"] - 1])
+                yield {**row, "position": position, "change": SINGLE, "rival": rival}
 
     def _nearest(
         self,

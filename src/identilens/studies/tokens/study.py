@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import accumulate, groupby, product
 from operator import itemgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,6 @@ from identilens.measures.tokens.probes import LinearProbe, MlpProbe, NaiveProbe,
 from identilens.measures.tokens.splits import (
     Split,
     keep_training_share,
-    packed,
     split_sentences,
     token_rows,
 )
@@ -206,9 +205,9 @@ def _score(
     """Return the look-up over all tokens of the sentences, a chunk of sentences at a time."""
     found, lengths = [], states.lengths
     long_enough = [sentence for sentence in sentences if lengths[sentence] > abs(cell.offset)]
-    for chunk in packed(
-        long_enough, lambda group: sum(lengths[sentence] for sentence in group) <= CHUNK_TOKENS
-    ):
+    totals = accumulate(lengths[sentence] for sentence in long_enough)
+    chunks = groupby(zip(totals, long_enough, strict=True), lambda one: one[0] // CHUNK_TOKENS)
+    for chunk in ([sentence for _, sentence in pairs] for _, pairs in chunks):
         rows = token_rows(lengths, chunk).to(layers.device)
         predicted = probe.transform(layers[tested, rows])
         found.append(
