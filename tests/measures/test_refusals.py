@@ -21,7 +21,7 @@ from identilens.measures.structure import (
     efficient_attention,
 )
 from identilens.measures.tokens.lookup import look_up
-from identilens.measures.tokens.probes import LinearProbe, NaiveProbe
+from identilens.measures.tokens.probes import Probe
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
 A, T = random_weights(0, 6, 2)
@@ -98,7 +98,7 @@ INPUTS = {
     "tolerance": [
         lambda: certain_mass(A, T, tolerance="1%"),
     ],
-    "wide": [lambda: NaiveProbe().score(STATES, STATES[:, :3], [8])],
+    "wide": [lambda: Probe().score(STATES, STATES[:, :3], [8])],
 }
 NUMBERS = {
     "weights has 1 NaN": [
@@ -113,7 +113,7 @@ NUMBERS = {
     "has .* NaN": [
         lambda: look_up(STATES * NAN, STATES, [8], distance="l2"),
         lambda: look_up(STATES, STATES * NAN, [8], distance="l2"),
-        lambda: LinearProbe().fit(STATES, STATES, STATES, STATES * NAN),
+        lambda: Probe().fit(STATES, STATES, STATES, STATES * NAN),
     ],
     "queries has": [lambda: softmax_map(Q * NAN, K, V)],
     "bias has": [

@@ -8,9 +8,9 @@ from torch.testing import assert_close
 
 from helpers.heads import normals, seeded
 from identilens.errors import NumericalError
-from identilens.measures.tokens.probes import LinearProbe, MlpProbe
+from identilens.measures.tokens.probes import Probe, mapped
 
-LINEAR, MLP = LinearProbe, MlpProbe
+LINEAR, MLP = None, 11
 LAYERS, TOKENS, D_IN, D_OUT = 3, 150, 6, 5
 RATES = (0.03, 0.01, 0.001)
 
@@ -38,12 +38,12 @@ def cells(hidden, inputs):
 
 def probe_of(kind, distance="l2", **course):
     course = {"learning_rate": RATES, "batch_size": 16, "seed": 7} | course
-    return kind(distance, **course) if kind is LINEAR else kind(distance, hidden_units=11, **course)
+    return Probe(distance, hidden_units=kind, **course)
 
 
 def plain_model(probe, d_in, d_out):
     generator = seeded(probe.seed)
-    if isinstance(probe, LinearProbe):
+    if probe.hidden_units is None:
         model = torch.nn.Sequential(torch.nn.Linear(d_in, d_out, bias=False))
     else:
         width = probe.hidden_units
@@ -123,7 +123,7 @@ def test_stops_after_patience_and_keeps_the_best(data):
     outcome = probe_of(MLP, learning_rate=0.03, patience=6, max_epochs=200).fit(*cell).outcome_
     assert outcome.converged
     assert outcome.epochs == outcome.best_epoch + 6
-    predicted = probe_of(MLP).apply(outcome.parameters, held)
+    predicted = mapped(outcome.parameters, held)
     assert plain_loss(predicted, wanted, "l2") == pytest.approx(outcome.validation_loss)
 
 

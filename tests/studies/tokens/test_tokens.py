@@ -8,7 +8,7 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from helpers.zoo import build, ids
-from identilens.measures.tokens import LinearProbe
+from identilens.measures.tokens import Probe
 from identilens.measures.tokens.lookup import look_up
 from identilens.measures.tokens.splits import keep_training_share, split_sentences, token_rows
 from identilens.models import Lens
@@ -53,7 +53,7 @@ def test_numbers_are_those_of_the_measures(lens, cache):
         split = splits[fold]
         parts = [token_rows(LENGTHS, part) for part in (split.train, split.validation)]
         rates = chosen.get(layer, (0.01, 0.003))
-        probe = LinearProbe("cosine", learning_rate=rates, max_epochs=4).fit(
+        probe = Probe("cosine", learning_rate=rates, max_epochs=4).fit(
             *(states.layers[number, rows] for rows in parts for number in (layer, 0))
         )
         outcome = probe.outcome_

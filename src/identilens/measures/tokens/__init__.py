@@ -2,4 +2,4 @@
 
 from identilens.measures.tokens.margins import Nearest as Nearest
 from identilens.measures.tokens.margins import Noise as Noise
-from identilens.measures.tokens.probes import LinearProbe as LinearProbe
+from identilens.measures.tokens.probes import Probe as Probe

@@ -73,7 +73,7 @@ def look_up(
     if predicted.shape[-1] != inputs.shape[-1]:
         raise InputError(
             f"expected vectors as wide as the inputs, got {predicted.shape[-1]} and {inputs.shape[-1]}; only a learned "
-            "map can compare them: use LinearProbe"
+            "map can compare them: fit a Probe"
         )
     ids = (torch.arange(len(inputs)) if token_ids is None else token_ids).to(inputs.device)
     if distance not in get_args(Distance) or sum(lengths) != len(inputs):

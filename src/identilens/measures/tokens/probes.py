@@ -1,10 +1,9 @@
 """Probes that recover the input token from a hidden state, in the style of scikit-learn: ``fit`` returns self."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import inf, isfinite
-from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -24,7 +23,6 @@ Inputs = Float[Tensor, "token d_out"]
 HeldHidden = Float[Tensor, "validation d_in"]
 HeldInputs = Float[Tensor, "validation d_out"]
 Pairs = tuple[Tensor, Tensor]
-P = TypeVar("P", bound="Probe")
 Report = Callable[[int], None]
 Parameters = tuple[Tensor, ...]
 """Matrices are stored transposed, d_in x d_out: gradients have the same memory order, so no step reorders them."""
@@ -50,64 +48,12 @@ class Outcome:
     converged: bool
 
 
-class Probe(ABC):
-    """Base of all probes. The distance, "cosine" or "l2", is used in the look-up and in the loss.
-
-    What was fitted is ``outcome_``; None before, and for a probe that learns nothing.
-    """
-
-    distance: Distance
-    outcome_: Any = None
-
-    def fit(
-        self: P,
-        hidden: Hidden,
-        inputs: Inputs,
-        validation_hidden: HeldHidden,
-        validation_inputs: HeldInputs,
-        progress: Report | None = None,
-    ) -> P:
-        """Return self, fitted on pairs of a hidden state e_i and an input x_i; ``progress`` is called in each epoch.
-
-        Raises:
-            NumericalError: If pairs are not finite, or every learning rate diverged.
-        """
-        training, validation = (hidden, inputs), (validation_hidden, validation_inputs)
-        for states, targets in (training, validation):
-            check_finite(states=states, targets=targets)
-        self._learn(training, validation, progress)
-        return self
-
-    @abstractmethod
-    def _learn(self, training: Pairs, validation: Pairs, progress: Report | None) -> None:
-        """Fit the probe on pairs that were checked."""
-
-    @abstractmethod
-    def transform(self, hidden: Hidden) -> Inputs:
-        """Return g(e) for every hidden state."""
-
-    def score(self, hidden: Hidden, inputs: Inputs, lengths: Sequence[int]) -> float:
-        """Return the token identifiability rate on sentences with the given lengths; see ``look_up``."""
-        return look_up(self.transform(hidden), inputs, lengths, distance=self.distance).rate
-
-
 @dataclass(eq=False)
-class NaiveProbe(Probe):
-    """g(e) = e: the hidden state itself is used in the look-up (Brunner et al. 2020, 4.2)."""
+class Probe:
+    """A map g of hidden states to inputs (Brunner et al. 2020, 4.2), trained by Adam with early stopping (B.1).
 
-    distance: Distance = "cosine"
-
-    def _learn(self, training: Pairs, validation: Pairs, progress: Report | None) -> None:
-        pass
-
-    def transform(self, hidden: Hidden) -> Inputs:
-        """Return the hidden states unchanged."""
-        return hidden
-
-
-@dataclass(eq=False)
-class TrainedProbe(Probe):
-    """A probe trained by Adam with early stopping (Brunner et al. 2020, B.1).
+    Linear without bias, g(e) = W e; with ``hidden_units``, 1000 in the paper, W₂ gelu(W₁ e + b₁) + b₂. Before it is
+    fitted g(e) = e, the naive probe. The distance, "cosine" or "l2", is used in the look-up and in the loss.
 
     Adam has (0.9, 0.999), the initial weights are Glorot uniform, and all rates have the same weights and batches.
     Training runs on the device of the hidden states.
@@ -115,7 +61,7 @@ class TrainedProbe(Probe):
     Give one learning rate, several to search by validation loss, or None for the paper's seven. The seed is used for
     the initial weights and the batches. A step uses ``batch_size`` tokens. Training stops after ``patience`` epochs
     without a lower validation loss, or after ``max_epochs``; the paper gives no limit. ``outcome_`` is the best of
-    ``outcomes_``, one for each rate.
+    ``outcomes_``, one for each rate; its parameters are Wᵀ, or W₁ᵀ, b₁, W₂ᵀ, b₂.
     """
 
     distance: Distance = "cosine"
@@ -124,18 +70,26 @@ class TrainedProbe(Probe):
     patience: int = 20
     max_epochs: int = 1000
     seed: int = 0
-    outcome_: Any = field(default=None, init=False, repr=False)
+    hidden_units: int | None = None
+    outcome_: Outcome | None = field(default=None, init=False, repr=False)
     outcomes_: tuple[Outcome, ...] = field(default=(), init=False, repr=False)
 
-    @abstractmethod
-    def initial(self, d_in: int, d_out: int, generator: torch.Generator) -> Parameters:
-        """Return the parameters before training: Glorot uniform matrices, biases zero."""
+    def fit(
+        self,
+        hidden: Hidden,
+        inputs: Inputs,
+        validation_hidden: HeldHidden,
+        validation_inputs: HeldInputs,
+        progress: Report | None = None,
+    ) -> "Probe":
+        """Return self, fitted on pairs of a hidden state e_i and an input x_i; ``progress`` is called in each epoch.
 
-    @abstractmethod
-    def apply(self, parameters: Parameters, hidden: Hidden) -> Inputs:
-        """Return g(e) with these parameters."""
-
-    def _learn(self, training: Pairs, validation: Pairs, progress: Report | None) -> None:
+        Raises:
+            NumericalError: If pairs are not finite, or every learning rate diverged.
+        """
+        training, validation = (hidden, inputs), (validation_hidden, validation_inputs)
+        for states, targets in (training, validation):
+            check_finite(states=states, targets=targets)
         rates = PAPER_RATES if self.learning_rate is None else self.learning_rate
         rates = rates if isinstance(rates, tuple) else (rates,)
         self.outcomes_ = tuple(self._train(rate, training, validation, progress) for rate in rates)
@@ -146,6 +100,18 @@ class TrainedProbe(Probe):
                 "scale the hidden states or use smaller rates"
             )
         self.outcome_ = best
+        return self
+
+    def transform(self, hidden: Hidden) -> Inputs:
+        """Return g(e) for every hidden state."""
+        if self.outcome_ is None:
+            return hidden
+        parameters = self.outcome_.parameters
+        return mapped(parameters, hidden.to(parameters[0]))
+
+    def score(self, hidden: Hidden, inputs: Inputs, lengths: Sequence[int]) -> float:
+        """Return the token identifiability rate on sentences with the given lengths; see ``look_up``."""
+        return look_up(self.transform(hidden), inputs, lengths, distance=self.distance).rate
 
     @torch.enable_grad()
     def _train(
@@ -155,7 +121,11 @@ class TrainedProbe(Probe):
         hidden, inputs = training
         dtype = torch.float64 if hidden.dtype == torch.float64 else torch.float32
         generator = torch.Generator().manual_seed(self.seed)
-        initial = self.initial(hidden.shape[-1], inputs.shape[-1], generator)
+        middle = [] if self.hidden_units is None else [self.hidden_units]
+        initial: list[Tensor] = []
+        for size, wide in pairwise([hidden.shape[-1], *middle, inputs.shape[-1]]):
+            drawn = xavier_uniform_(torch.empty(wide, size), generator=generator)
+            initial += [drawn.T.contiguous(), *([torch.zeros(wide)] if middle else [])]
         parameters = tuple(tensor.to(hidden.device, dtype).requires_grad_() for tensor in initial)
         optimiser = Adam(parameters, lr=rate, fused=True)
         train, held = (
@@ -164,7 +134,7 @@ class TrainedProbe(Probe):
         )
 
         def loss_of(features: Tensor, targets: Tensor) -> Tensor:
-            return mean_loss(self.apply(parameters, features), targets, self.distance)
+            return mean_loss(mapped(parameters, features), targets, self.distance)
 
         best, lowest, best_epoch, epoch, loss = (), inf, 0, 0, 0.0
         while epoch < self.max_epochs and epoch - best_epoch < self.patience and isfinite(loss):
@@ -191,44 +161,13 @@ class TrainedProbe(Probe):
             converged=converged,
         )
 
-    def transform(self, hidden: Hidden) -> Inputs:
-        """Return g(e) for every hidden state."""
-        parameters = self.outcome_.parameters
-        return self.apply(parameters, hidden.to(parameters[0]))
 
-
-@dataclass(eq=False)
-class LinearProbe(TrainedProbe):
-    """g(e) = W e without bias (Brunner et al. 2020, 4.2); its one parameter is Wᵀ."""
-
-    def initial(self, d_in: int, d_out: int, generator: torch.Generator) -> Parameters:
-        """Return Wᵀ."""
-        return (_glorot(d_in, d_out, generator),)
-
-    def apply(self, parameters: Parameters, hidden: Hidden) -> Inputs:
-        """Return e Wᵀ."""
+def mapped(parameters: Parameters, hidden: Hidden) -> Inputs:
+    """Return g(e) with these parameters: of a linear map, or with one hidden layer."""
+    if len(parameters) == 1:
         return hidden @ parameters[0]
-
-
-@dataclass(eq=False)
-class MlpProbe(TrainedProbe):
-    """g(e) = W₂ gelu(W₁ e + b₁) + b₂ with one hidden layer, 1000 wide in the paper (Brunner et al. 2020, B.1).
-
-    Its parameters are W₁ᵀ, b₁, W₂ᵀ, b₂.
-    """
-
-    hidden_units: int = 1000
-
-    def initial(self, d_in: int, d_out: int, generator: torch.Generator) -> Parameters:
-        """Return W₁ᵀ, b₁, W₂ᵀ, b₂."""
-        first = _glorot(d_in, self.hidden_units, generator)
-        second = _glorot(self.hidden_units, d_out, generator)
-        return (first, first.new_zeros(self.hidden_units), second, second.new_zeros(d_out))
-
-    def apply(self, parameters: Parameters, hidden: Hidden) -> Inputs:
-        """Return W₂ gelu(W₁ e + b₁) + b₂."""
-        first, first_bias, second, second_bias = parameters
-        return torch.addmm(second_bias, gelu(torch.addmm(first_bias, hidden, first)), second)
+    first, first_bias, second, second_bias = parameters
+    return torch.addmm(second_bias, gelu(torch.addmm(first_bias, hidden, first)), second)
 
 
 def mean_loss(predicted: Inputs, targets: Inputs, distance: Distance) -> Float[Tensor, ""]:
@@ -241,10 +180,3 @@ def mean_loss(predicted: Inputs, targets: Inputs, distance: Distance) -> Float[T
     # Products are computed before the division: torch.cosine_similarity divides every vector and takes twice as long.
     norms = torch.linalg.vector_norm(predicted, dim=-1) * torch.linalg.vector_norm(targets, dim=-1)
     return (1 - (predicted * targets).sum(-1) / norms.clamp_min(_NORM_FLOOR)).mean()
-
-
-def _glorot(d_in: int, d_out: int, generator: torch.Generator) -> Tensor:
-    """Return a transposed Glorot uniform matrix (Glorot & Bengio 2010)."""
-    return xavier_uniform_(
-        torch.empty(d_out, d_in, dtype=torch.float32), generator=generator
-    ).T.contiguous()

@@ -15,7 +15,7 @@ from torch.cuda import mem_get_info
 
 from identilens.errors import InputError, SettingError
 from identilens.measures.tokens.lookup import look_up
-from identilens.measures.tokens.probes import LinearProbe, MlpProbe, NaiveProbe, Probe
+from identilens.measures.tokens.probes import Probe
 from identilens.measures.tokens.splits import (
     Split,
     keep_training_share,
@@ -151,7 +151,7 @@ class TokenStudy(TextStudy[TokenSettings, TokenIdentifiability]):
             }
             rate = self._rates.get(_fitted(where))
             probe = build_probe(chosen.probe, chosen.distance, settings, rate)
-            if not isinstance(probe, NaiveProbe):
+            if chosen.probe != "naive":
                 pairs = []
                 for sentences in (split.train, split.validation):
                     tokens = token_rows(states.lengths, sentences, offset=cell.offset)
@@ -232,19 +232,15 @@ def build_probe(
     probe: ProbeName, distance: Distance, settings: TokenSettings, rate: float | None = None
 ) -> Probe:
     """Return a probe with the distance of its loss and look-up; with a learning rate, none is searched."""
-    if probe == "naive":
-        return NaiveProbe(distance)
-    course = (
+    return Probe(
         distance,
         rate or settings.learning_rates,
         settings.batch_size,
         settings.patience,
         settings.max_epochs,
         settings.seed,
+        settings.hidden_units if probe == "mlp" else None,
     )
-    if probe == "linear":
-        return LinearProbe(*course)
-    return MlpProbe(*course, hidden_units=settings.hidden_units)
 
 
 def cells(settings: TokenSettings, layers: int, probe: ProbeName) -> list[Cell]:
