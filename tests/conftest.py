@@ -26,7 +26,7 @@ DATA: Path = run_path(str(Path(__file__).parent / "helpers" / "data_folder.py"))
 SLOW = tuple((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8").splitlines())
 """Tests, or beginnings of their names, that take longer than a second or two: `make test` leaves them out.
 
-They run as users' programs do, without the check of every call's shapes, which would take half of their time.
+What it leaves out runs as users' programs do, without the check of every call's shapes.
 """
 
 FEW = {"bert", "llama", "t5"}
@@ -58,10 +58,10 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_runtest_setup(item):
-    """Check the shapes of every call in the tests that are not listed as slow."""
+    """Check the shapes of every call in the tests that are not slow."""
     import jaxtyping
 
-    jaxtyping.config.update("jaxtyping_disable", is_listed(item))
+    jaxtyping.config.update("jaxtyping_disable", "slow" in item.keywords)
 
 
 @pytest.fixture(scope="session")

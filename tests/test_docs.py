@@ -4,10 +4,13 @@ import json
 import os
 import re
 import runpy
+import shlex
 import subprocess
 import sys
 import tomllib
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from io import StringIO
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Literal
@@ -19,6 +22,7 @@ import torch
 from annotated_types import Ge, Lt
 from markdown import Markdown
 
+from helpers.command import identilens
 from identilens.models import load
 from identilens.reproduce.registry import REPRODUCTIONS
 from identilens.runs.settings import Numbers, Settings
@@ -287,37 +291,34 @@ def blocks(page):
 
 
 def typed(block):
-    """What is typed in a block of the console, but for lines that are left out."""
+    """The lines that are typed in a block of the console, but for those that are left out."""
     lines = re.findall(r"^\$ (.*(?:\\\n.*)*)", block, re.MULTILINE)
-    return "\n".join(line for line in lines if not line.startswith(tuple(LEFT_OUT)))
+    return [line for line in lines if not line.startswith(tuple(LEFT_OUT))]
 
 
 @pytest.mark.parametrize("page", FOLLOWED)
 @pytest.mark.usefixtures("bundled_path")
-def test_a_page_can_be_followed(page, tmp_path):
-    environment = {
-        **os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT / "src"),
-    }  # fmt: skip
-    printed = ""
+def test_a_page_can_be_followed(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    printed = StringIO()
     for kind, text in blocks(ROOT / page):
         if kind == "toml":
-            (tmp_path / "settings.toml").write_text(text)
-            (tmp_path / "texts.txt").write_text(
-                "The ferry left the harbour before dawn.\nNobody came.\n"
-            )
-            continue
-        program = {"python": [sys.executable, "-"], "console": ["bash", "-e"]}[kind]
-        done = subprocess.run(
-            program, input=text if kind == "python" else typed(text), cwd=tmp_path, env=environment,
-            capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, f"{text}\n{done.stderr}"
-        printed += done.stdout
+            Path("settings.toml").write_text(text)
+            Path("texts.txt").write_text("The ferry left the harbour before dawn.\nNobody came.\n")
+        elif kind == "python":
+            with redirect_stdout(printed):
+                exec(text, {"__name__": "__main__"})
+        for line in typed(text) if kind == "console" else ():
+            if line.startswith("identilens "):
+                printed.write(identilens(*shlex.split(line)[1:], code=0).output)
+            else:
+                subprocess.run(["bash", "-ec", line], check=True)
     quoted = " ".join(
         re.findall(r"^> (.*)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
     )
     said = re.findall(r"[\d.,]+ %", quoted)
-    printed = " ".join(printed.split())
-    assert [number for number in said if number not in printed] == []
+    shown = " ".join(printed.getvalue().split())
+    assert [number for number in said if number not in shown] == []
     assert page == "docs/settings.md" or len(said) > 3

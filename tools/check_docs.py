@@ -8,11 +8,13 @@ A comment ``<!-- notest: reason -->`` on the line before a block of Python says 
 import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from functools import cache
+from io import StringIO
 from itertools import groupby
 from pathlib import Path
 from pkgutil import resolve_name
@@ -111,17 +113,17 @@ def failed_examples(page: Path) -> Iterator[str]:
     code = "\n".join(block for comment, block in blocks if not comment)
     if not code:
         return
-    with tempfile.TemporaryDirectory() as folder:
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-            env=dict(os.environ),
-        )
-    if done.returncode:
-        yield f"an example fails\n{done.stderr}"
+    before, error = Path.cwd(), ""
+    with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
+        os.chdir(folder)
+        try:
+            exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
+        except (Exception, SystemExit):
+            error = traceback.format_exc()
+        finally:
+            os.chdir(before)
+    if error:
+        yield f"an example fails\n{error}"
 
 
 def main() -> int:

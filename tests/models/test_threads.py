@@ -16,7 +16,7 @@ from identilens.models import Lens
 
 TEXTS = [ids(12), ids(9, 1)]
 STUDIES = {
-    "audit": lambda lens: idl.audit(lens, TEXTS, value_bias="out").table,
+    "audit": lambda lens: idl.audit(lens, TEXTS, value_bias="out", certain_rows=1).table,
     "alternatives": lambda lens: (
         idl.alternatives(lens, TEXTS[:1], layers=[1], heads=[0], realisable=True).table
     ),
@@ -74,7 +74,7 @@ def test_audits_and_plain_calls_of_one_model_at_once():
         return same(STUDIES["audit"](lens if number % 3 == 1 else Lens(model)), expected)
 
     with switching_often(), ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(work, range(24)))
+        assert all(pool.map(work, range(12)))
     assert state(model) == before
 
 

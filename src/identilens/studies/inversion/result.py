@@ -238,14 +238,6 @@ class Inverted:
         certified: Whether no error below the margins, here and before, can have led here from another text.
         forward_noise: How far the states of the text move if they run in another way.
         tokens: Names of the tokens.
-
-    Examples:
-        >>> import identilens as idl
-        >>> lens = idl.load("bundled-decoder")
-        >>> [captured] = lens.capture("Snow fell.", hidden_states=True)
-        >>> found = idl.invert(lens, captured.hidden_states["encoder"][4], layer=4)
-        >>> type(found).__name__, found.tokens[1:4], max(found.distances) < min(found.margins)
-        ('Inverted', ('S', 'now', ' f'), True)
     """
 
     ids: tuple[int, ...]
