@@ -5,14 +5,13 @@ Usage: python tools/check_docs.py [PAGE ...]
 A comment ``<!-- notest: reason -->`` on the line before a block of Python says why it is not run.
 """
 
-import os
 import re
 import shlex
 import sys
 import tempfile
 import traceback
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import chdir, redirect_stdout
 from functools import cache
 from io import StringIO
 from itertools import groupby
@@ -113,15 +112,12 @@ def failed_examples(page: Path) -> Iterator[str]:
     code = "\n".join(block for comment, block in blocks if not comment)
     if not code:
         return
-    before, error = Path.cwd(), ""
-    with tempfile.TemporaryDirectory() as folder, redirect_stdout(StringIO()):
-        os.chdir(folder)
+    error = ""
+    with tempfile.TemporaryDirectory() as folder, chdir(folder), redirect_stdout(StringIO()):
         try:
             exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
         except (Exception, SystemExit):
             error = traceback.format_exc()
-        finally:
-            os.chdir(before)
     if error:
         yield f"an example fails\n{error}"
 

@@ -1,10 +1,10 @@
-"""Billiard walks: points drawn uniformly from the alternatives of rows. Pilot chains set the length of the chains."""
+"""Billiard walks: points drawn uniformly from the alternatives of rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -12,6 +12,7 @@ from identilens.errors import NumericalError
 from identilens.linalg import SimplexSpace
 from identilens.linalg.decompositions import svd
 from identilens.linalg.programs import by_simplex
+from identilens.measures.attention.row_programs import stacked
 
 FLOOR = 1e-9
 """A weight that is below this in every alternative cannot change."""
@@ -21,24 +22,21 @@ FACE_ROUNDING = 1e-10
 """Singular values of the orthonormal B, restricted to the movable keys, up to this count as zero."""
 
 
-@dataclass(frozen=True)
-class Centre:
+class Centre(NamedTuple):
     """The analytic centre of a row's alternatives.
 
     Attributes:
-        point: The centre: maximiser of Σ log x_j over the movable keys.
-        movable: Keys whose weight is above ``FLOOR`` in some alternative.
+        point: The centre: maximiser of Σ log x_j over the keys whose weight is above ``FLOOR`` in some alternative.
         free: Orthonormal basis of the alternatives' directions; zero rows on the keys that cannot move.
         rounding: L with L Lᵀ = the Hessian of −Σ log x at the centre, in the coordinates of ``free``.
     """
 
     point: Float[Tensor, " key"]
-    movable: Bool[Tensor, " key"]
     free: Float[Tensor, "key k"]
     rounding: Float[Tensor, "k k"]
 
 
-def analytic_centre(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> Centre:
+def analytic_centre(row: Float[Tensor, " key"], space: SimplexSpace) -> Centre:
     """Return the analytic centre of {x >= 0, x[T, 1] = a[T, 1]} of a row a that was checked.
 
     Zero weights (an underflowed softmax, a one-hot row) mean that a is on the boundary. Linear programs then find the
@@ -53,10 +51,10 @@ def analytic_centre(weights_row: Float[Tensor, " key"], space: SimplexSpace) -> 
         >>> analytic_centre(row, simplex_space(T)).point
         tensor([0.3333, 0.3333, 0.3333], dtype=torch.float64)
     """
-    start, movable = _relative_interior(weights_row, space)
+    start, movable = _relative_interior(row, space)
     free = _face_directions(space, movable)
     point, rounding = _newton(start, free, movable)
-    return Centre(point=point, movable=movable, free=free, rounding=rounding)
+    return Centre(point, free, rounding)
 
 
 def _relative_interior(weights_row: Tensor, space: SimplexSpace) -> tuple[Tensor, Tensor]:
@@ -123,186 +121,80 @@ def _newton(point: Tensor, free: Tensor, movable: Tensor) -> tuple[Tensor, Tenso
 Generator = torch.Generator | None
 LEG = 2.0
 """Time of a leg: the length of the way in one direction, in radii of the Dikin ellipsoid."""
-FIRST = 8
-"""Number of legs of the first pilot chains."""
-LONGEST = 64
-"""The largest length of chains, in multiples of twice the length of the first pilots."""
-PAIRS, PLACES = 64, 2048
-"""The least number of pairs of pilot chains, and of pairs times free directions."""
+LEGS = 32
+"""Legs of a chain, twice as many as any polytope that was tried needs: see docs/alternatives.md."""
 BYTES = 64 * 2**20
 """Largest size of the matrices of chains that run at the same time."""
 _REFLECTIONS = 10_000
 """Largest number of reflections of a leg for each free direction; about one is usual."""
 
 
-@dataclass(frozen=True)
-class Mixing:
-    """The length of chains, and measures of pilot chains after half their legs (t) and after all legs (2 t).
-
-    Distances are measured key by key, as shares of the weight of the analytic centre, where the chains start.
-
-    Attributes:
-        legs: Number of legs of a chain, 2 t.
-        memory: Correlation of the positions of a chain after t and after 2 t legs.
-        memory_error: Standard error of ``memory``.
-        growth: Relative growth of the mean squared distance from the centre between t and 2 t legs.
-        growth_error: Standard error of ``growth``.
-    """
-
-    legs: int
-    memory: float
-    memory_error: float
-    growth: float
-    growth_error: float
-
-    @property
-    def settled(self) -> bool:
-        """Whether memory and growth are at most twice their standard errors: t legs are enough to forget the start."""
-        return self.memory <= 2 * self.memory_error and self.growth <= 2 * self.growth_error
-
-
-class Walks:
-    """Points drawn uniformly from the alternatives of the checked rows of a map.
+def uniform_rows(
+    rows: Float[Tensor, "query key"],
+    spaces: Sequence[SimplexSpace],
+    count: int,
+    generator: Generator = None,
+) -> Float[Tensor, "count query key"]:
+    """Return points drawn uniformly from the alternatives of the checked rows of a map, ``count`` of each.
 
     Independent billiard walks start at the analytic centres. Each leg moves in a straight line for a fixed time. Its
     velocity is normally distributed in the metric of the Dikin ellipsoid at the centre. It is reflected where a weight
     reaches zero. These moves do not change the uniform distribution, and cross thin polytopes as fast as round ones.
     Cost O(n) per reflection, about k reflections per leg for simplex nullity k.
-
-    ``mixing`` has the length of the chains: pairs of pilot chains start at the centres, 64 pairs in all (of up to 64
-    rows, evenly spaced), or 2048 / k if that is more. Their positions after t = 8 legs and after 2 t legs are compared.
-    t is doubled until two measures are at most twice their standard errors: the correlation of the positions, and the
-    growth of their mean squared distance from the centre. Chains then have 2 t legs: an error that remains after t legs
-    is about squared after 2 t. At 1024 legs the search stops without this result. The check is of all rows together: a
-    row that mixes much worse than the others may not be noticed.
     """
-
-    def __init__(
-        self,
-        rows: Float[Tensor, "query key"],
-        spaces: Sequence[SimplexSpace],
-        generator: Generator = None,
-    ) -> None:
-        self.spaces, self.generator = spaces, generator
-        self.centres = [
-            analytic_centre(row, space) for row, space in zip(rows, spaces, strict=True)
-        ]
-        self.mixing = _mixing(self.centres, spaces, generator)
-
-    def draw(self, count: int) -> Float[Tensor, "count query key"]:
-        """Return ``count`` alternatives of each row."""
-        together = _side_by_side(self.centres)
-        drawn = []
-        for start in range(0, len(self.centres), together):
-            part = slice(start, start + together)
-            chains = _Chains(self.centres[part], self.spaces[part], count, self.generator)
-            chains.walk(self.mixing.legs)
-            drawn.append(chains.points)
-        return torch.cat(drawn).transpose(0, 1)
+    centres = [analytic_centre(row, space) for row, space in zip(rows, spaces, strict=True)]
+    sizes = [8 * len(one.free) * sum(one.free.shape) for one in centres]
+    drawn = []
+    for part in torch.arange(len(centres)).split(max(1, BYTES // max(sizes))):
+        some = slice(int(part[0]), int(part[-1]) + 1)
+        drawn.append(_chains(centres[some], spaces[some], count, generator))
+    return torch.cat(drawn).transpose(0, 1)
 
 
-def _side_by_side(centres: Sequence[Centre]) -> int:
-    """Return the number of centres whose chains run at the same time."""
-    sizes = (8 * keys * (keys + size) for keys, size in (one.free.shape for one in centres))
-    return max(1, BYTES // max(sizes, default=1))
+def _chains(
+    centres: Sequence[Centre], spaces: Sequence[SimplexSpace], count: int, generator: Generator
+) -> Float[Tensor, "centre chain key"]:
+    """Return where chains end that start at some centres, as many at each."""
+    starts = torch.stack([centre.point for centre in centres])[:, None]
+    # x moves by free L⁻ᵀ g: the rows of free L⁻ᵀ are a chain's directions, its columns the normals of the walls.
+    solve = torch.linalg.solve_triangular
+    directions = [
+        solve(centre.rounding.mT, centre.free, upper=True, left=False) for centre in centres
+    ]
+    # Rows with fewer free directions get zeros for the others.
+    size = max(one.shape[1] for one in directions)
+    moves = torch.stack([pad(one, (0, size - one.shape[1])) for one in directions]).mT
+    normals, points = moves.mT @ moves, starts.repeat(1, count, 1)
+    for _ in range(LEGS if size else 0):
+        shape = (*points.shape[:2], size)
+        drawn = torch.randn(shape, dtype=points.dtype, generator=generator).to(points.device)
+        points = _leg(points, drawn @ moves, normals, _REFLECTIONS * size)
+    kept = stacked(spaces).kept
+    drift = (points - starts) @ kept
+    return (points - drift @ kept.mT).clamp_min(0.0)
 
 
-def _mixing(
-    centres: Sequence[Centre], spaces: Sequence[SimplexSpace], generator: Generator
-) -> Mixing:
-    size = max((centre.free.shape[1] for centre in centres), default=0)
-    if not size:
-        return Mixing(0, 0.0, 0.0, 0.0, 0.0)
-    rows = min(len(centres), PAIRS, _side_by_side(centres))
-    chosen = [(index + 1) * len(centres) // rows - 1 for index in range(rows)]
-    copies = 2 * -(-max(PAIRS, PLACES // size) // rows)
-    pilots = _Chains(
-        [centres[row] for row in chosen], [spaces[row] for row in chosen], copies, generator
+def _leg(
+    points: Float[Tensor, "centre chain key"],
+    velocity: Float[Tensor, "centre chain key"],
+    normals: Float[Tensor, "centre key key"],
+    most: int,
+) -> Float[Tensor, "centre chain key"]:
+    """Run every chain for the time of a leg; a wall with normal w turns v into v − 2 (v·w) w / |w|²."""
+    left = torch.full_like(velocity[..., 0], LEG)
+    place = torch.arange(len(velocity), device=velocity.device)[:, None].expand(velocity.shape[:2])
+    sizes = normals.diagonal(dim1=1, dim2=2)
+    for _ in range(most):
+        reach, wall = torch.where(velocity < 0, -points / velocity, torch.inf).min(-1)
+        hit = reach < left
+        points = (points + torch.where(hit, reach, left)[..., None] * velocity).clamp_min(0.0)
+        if not hit.any():
+            return points
+        left = torch.where(hit, left - reach, 0.0)
+        towards = velocity.gather(-1, wall[..., None])[..., 0]
+        turn = torch.where(hit, 2 * towards / sizes[place, wall], 0.0)
+        velocity = velocity - turn[..., None] * normals[place, wall]
+    raise NumericalError(
+        f"expected a leg of a billiard walk to end within {most} reflections; the alternatives may be too thin: "
+        "try a larger tolerance, or leave this row out."
     )
-    legs = FIRST
-    pilots.walk(legs)
-    while True:
-        before = pilots.shares()
-        pilots.walk(legs)
-        legs *= 2
-        after = pilots.shares()
-        # With differences of a pair the mean position is not needed: Cov(x, y) = E (x − x')(y − y') / 2.
-        apart, later = (places[:, 0] - places[:, 1] for places in (before, after))
-        memory = _ratio((apart * later).sum(-1), later.square().sum(-1))
-        sizes, grown = (places.square().sum((-2, -1)) for places in (before, after))
-        found = Mixing(legs, *memory, *_ratio(grown - sizes, grown))
-        if found.settled or legs >= 2 * FIRST * LONGEST:
-            return found
-
-
-def _ratio(part: Tensor, whole: Tensor) -> tuple[float, float]:
-    """Return mean(part) / mean(whole) and its standard error."""
-    mean = float(whole.mean()) or 1.0
-    ratio = float(part.mean()) / mean
-    return ratio, float((part - ratio * whole).std()) / mean / len(part) ** 0.5
-
-
-class _Chains:
-    """The same number of chains from each of some centres."""
-
-    def __init__(
-        self,
-        centres: Sequence[Centre],
-        spaces: Sequence[SimplexSpace],
-        copies: int,
-        generator: Generator,
-    ) -> None:
-        self.spaces, self.generator = spaces, generator
-        self.starts = torch.stack([centre.point for centre in centres])[:, None]
-        self.points = self.starts.repeat(1, copies, 1)
-        # x moves by free L⁻ᵀ g: the rows of free L⁻ᵀ are a chain's directions, its columns the normals of the walls.
-        solve = torch.linalg.solve_triangular
-        directions = [
-            solve(centre.rounding.mT, centre.free, upper=True, left=False) for centre in centres
-        ]
-        # Rows with fewer free directions get zeros for the others.
-        most = max(one.shape[1] for one in directions)
-        self.directions = torch.stack([pad(one, (0, most - one.shape[1])) for one in directions]).mT
-        self.normals = self.directions.mT @ self.directions
-
-    def walk(self, legs: int) -> None:
-        """Run this many legs."""
-        size = self.directions.shape[1]
-        for _ in range(legs if size else 0):
-            shape = (*self.points.shape[:2], size)
-            draw = torch.randn(shape, dtype=self.points.dtype, generator=self.generator).to(
-                self.points.device
-            )
-            self._leg(draw @ self.directions, _REFLECTIONS * size)
-        for points, start, space in zip(self.points, self.starts, self.spaces, strict=True):
-            drift = (points - start) @ space.kept
-            points.copy_((points - drift @ space.kept.mT).clamp_min(0.0))
-
-    def shares(self) -> Float[Tensor, "pair 2 key"]:
-        """Return the positions of the pairs as shares of the centres' weights; 0 on keys that do not move."""
-        moved = torch.where(self.starts > 0, self.points / self.starts - 1, 0.0)
-        return moved.reshape(-1, 2, moved.shape[-1])
-
-    def _leg(self, velocity: Tensor, most: int) -> None:
-        """Run every chain for the time of a leg; a wall with normal w turns v into v − 2 (v·w) w / |w|²."""
-        left = torch.full_like(velocity[..., 0], LEG)
-        place = torch.arange(len(velocity), device=velocity.device)[:, None].expand(
-            velocity.shape[:2]
-        )
-        sizes = self.normals.diagonal(dim1=1, dim2=2)
-        for _ in range(most):
-            reach, wall = torch.where(velocity < 0, -self.points / velocity, torch.inf).min(-1)
-            hit = reach < left
-            self.points = (
-                self.points + torch.where(hit, reach, left)[..., None] * velocity
-            ).clamp_min(0.0)
-            if not hit.any():
-                return
-            left = torch.where(hit, left - reach, 0.0)
-            towards = velocity.gather(-1, wall[..., None])[..., 0]
-            turn = torch.where(hit, 2 * towards / sizes[place, wall], 0.0)
-            velocity = velocity - turn[..., None] * self.normals[place, wall]
-        raise NumericalError(
-            f"expected a leg of a billiard walk to end within {most} reflections; the alternatives may be too thin: "
-            "try a larger tolerance, or leave this row out."
-        )

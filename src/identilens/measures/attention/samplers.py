@@ -8,7 +8,7 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import HeadValues, SimplexSpace, head_values
-from identilens.measures.attention.billiard import Generator, Walks
+from identilens.measures.attention.billiard import Generator, uniform_rows
 from identilens.measures.attention.checks import check_numbers, checked_weights
 from identilens.measures.attention.determined import Seen, shared_spaces
 from identilens.measures.attention.row_programs import NUMBERS, optima_of
@@ -41,7 +41,7 @@ def sample_alternatives(
     ``brunner``: a' = a + λ ã, ã an isotropic random direction of LN([T, 1]), λ uniform on [0, λ_max]
     (Brunner et al. 2020, 3.3). ``bhardwaj``: ã with coefficients uniform on [−10, 10] in an orthonormal
     basis of LN([T, 1]) (Bhardwaj et al. 2021, 3.2.2), λ = 0.99 λ_max. ``uniform``: drawn uniformly from the
-    whole polytope of alternatives (see `billiard.Walks`). With a ``share`` in [0, 1] (not for ``uniform``),
+    whole polytope of alternatives (see `billiard.uniform_rows`). With a ``share`` in [0, 1] (not for ``uniform``),
     λ = share · λ_max instead; at exactly 1 one weight of the row is zero, which no softmax gives.
 
     Examples:
@@ -72,7 +72,7 @@ def sample_alternatives(
         return rows.repeat(count, 1, 1)
     spaces = T.simplex_spaces(len(rows), visible)
     if method == "uniform":
-        return Walks(rows, spaces, generator).draw(count)
+        return uniform_rows(rows, spaces, count, generator)
 
     def directions(size: int, space: SimplexSpace) -> Tensor:
         draw = torch.rand if method == "bhardwaj" else torch.randn

@@ -9,8 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.errors import IdentilensError
-from identilens.measures.attention.billiard import Walks
-from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.logits import least_logit_rank
 from identilens.measures.attention.realisable.alternative import realisable_alternative
 from identilens.measures.attention.realisable.coordinates import QueriesAndKeys
@@ -20,7 +18,7 @@ from identilens.measures.attention.realisable.softmax_map import (
     realisable_dimension,
     softmax_map,
 )
-from identilens.measures.attention.samplers import far_alternatives
+from identilens.measures.attention.samplers import far_alternatives, sample_alternatives
 from identilens.models.heads import Head
 
 
@@ -67,10 +65,8 @@ def logit_rank(head: Head, weights: Float[Tensor, "query key"] | None) -> int | 
 def alternatives_of(head: Head, starts: int, generator: torch.Generator) -> Iterator[Found]:
     """Yield the alternatives of a head's weights one by one."""
     A, T, visible = head.attention, head.projected, head.visible
-    rows = checked_weights(A, T, visible)
-    walks = Walks(rows, T.simplex_spaces(len(rows), visible), generator)
-    note = f"not drawn evenly: after {walks.mixing.legs} legs the walks still remembered where they began"
-    yield Found("sampled", walks.draw(1)[0], note="" if walks.mixing.settled else note)
+    [drawn] = sample_alternatives(A, T, 1, method="uniform", visible=visible, generator=generator)
+    yield Found("sampled", drawn)
     yield Found("far", far_alternatives(A, T, visible=visible, starts=starts, generator=generator))
 
 
