@@ -129,7 +129,7 @@ TOPICS = {
     ),
     "search": Topic(
         "Measures: alternatives",
-        places=files("billiard", "samplers", "simplex", "logits"),
+        places=files("samplers", "simplex", "logits"),
     ),
     "realisable": Topic(
         "Measures: realisable alternatives",

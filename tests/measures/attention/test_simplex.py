@@ -9,10 +9,13 @@ from hypothesis import strategies as st
 from torch.testing import assert_close
 
 from helpers.heads import causal, doubles, normals, random_weights, seeded, seeds, uniforms
-from identilens.measures.attention import billiard
-from identilens.measures.attention.billiard import uniform_rows
+from identilens.measures.attention import samplers
 from identilens.measures.attention.determined import certain_mass
-from identilens.measures.attention.samplers import far_alternatives, sample_alternatives
+from identilens.measures.attention.samplers import (
+    far_alternatives,
+    sample_alternatives,
+    uniform_rows,
+)
 from identilens.measures.attention.simplex import simplex_space, total_variation
 
 METHODS = ("brunner", "bhardwaj", "uniform")
@@ -179,7 +182,7 @@ def test_draws_have_the_spread_of_the_uniform_law(made, size, count):
 
 def test_too_short_chains_are_seen(monkeypatch):
     row, T, expected, statistic = simplex(60)
-    monkeypatch.setattr(billiard, "LEGS", 1)
+    monkeypatch.setattr(samplers, "LEGS", 1)
     drawn = uniform_rows(row[None], [simplex_space(T)], 1000, seeded())
     assert float(statistic(drawn[:, 0]).mean()) < 0.9 * expected
 
@@ -190,7 +193,7 @@ def test_a_row_that_cannot_move_stays():
 
 
 def test_rows_too_large_to_run_together_run_one_by_one(monkeypatch):
-    monkeypatch.setattr(billiard, "BYTES", 1)
+    monkeypatch.setattr(samplers, "BYTES", 1)
     A, T = random_weights(0, 6, 2)
     drawn = sample_alternatives(A, T, 3, method="uniform", generator=seeded())
     assert drawn.min() >= 0
