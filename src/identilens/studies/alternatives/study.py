@@ -71,7 +71,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         │ ---         ┆ ---                  │
         │ str         ┆ f64                  │
         ╞═════════════╪══════════════════════╡
-        │ sampled     ┆ 0.04                 │
+        │ sampled     ┆ 0.05                 │
         │ far         ┆ 0.11                 │
         └─────────────┴──────────────────────┘
     """
