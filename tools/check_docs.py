@@ -112,14 +112,11 @@ def failed_examples(page: Path) -> Iterator[str]:
     code = "\n".join(block for comment, block in blocks if not comment)
     if not code:
         return
-    error = ""
-    with tempfile.TemporaryDirectory() as folder, chdir(folder), redirect_stdout(StringIO()):
-        try:
+    try:
+        with tempfile.TemporaryDirectory() as folder, chdir(folder), redirect_stdout(StringIO()):
             exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
-        except (Exception, SystemExit):
-            error = traceback.format_exc()
-    if error:
-        yield f"an example fails\n{error}"
+    except (Exception, SystemExit):
+        yield f"an example fails\n{traceback.format_exc()}"
 
 
 def main() -> int:

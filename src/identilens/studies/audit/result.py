@@ -40,8 +40,10 @@ most; {near} of {heads:head}, each alone, cause at least {enough:.0%} of this ch
 {effect_texts:text}).
 Influential: not looked at in {unmoved:head}; by default only texts of at most 2,048 tokens are. Choose --effects \
 removal (in Python: effects="removal").
-No effect: {null_share:.1%} of the squared weight of {maps:attention map} lies in directions that have no effect on \
-the output. That does not make these weights free: they also stay positive and sum to 1.
+No effect: {null_share:.1%} of the squared weight of {open_maps:attention map} lies in directions that have no effect \
+on the output. That does not make these weights free: they also stay positive and sum to 1.
+Short texts: rows see at most {few_keys:key}, few for the size of a head, so that the exact output fixes every weight. \
+That says little of the model: take longer texts.
 """
 _TILES = """\
 {maps:,} | attention maps audited (one for each text, layer and head)
@@ -328,10 +330,13 @@ class Audit(Result):
         means = table.select(pl.col(_MEANS).mean()).row(0, named=True)
         kept = kept_maps(table, self.matrices)
         shown = len(fitting_maps(kept))
+        few = len(short) == len(table)
         return Finding.of(
             _FINDING,
             _TILES,
             maps=len(table),
+            open_maps=None if few else len(table),
+            few_keys=short["n_key"].max() if few else None,
             **means,
             certain_rows=int(table["certain_rows"].sum()),
             unlooked=None if len(looked) else len(table),
