@@ -114,38 +114,24 @@ def rollout_bounds(
             f"{sorted(sizes)}; pass the heads of self-attention of every layer on one text."
         )
     device = layers[0][0].weights.device
-    asked = (
-        torch.arange(n, device=device)
-        if queries is None
-        else torch.tensor([*queries], device=device)
-    )
-    needed = [torch.zeros(n, dtype=torch.bool, device=device).index_fill(0, asked, True)]
-    for heads in reversed(layers[1:]):
+    every = torch.arange(n, device=device)
+    asked = every if queries is None else every[[*queries]]
+    needed = [asked]
+    for heads in layers[:0:-1]:
         visible = heads[0].visible
-        below = torch.ones_like(needed[0]) if visible is None else visible[needed[0]].any(0)
-        needed.insert(0, needed[0] | below)
+        needed.append(every if visible is None else every[visible[needed[-1]].any(0)])
     value = functionals.detach().double().to(device)
     bounds = reached = torch.cat([value, -value])
     maps = []
-    for number, (heads, rows) in enumerate(zip(layers, needed, strict=True)):
-        T = replace(
-            heads[0].projected,
-            values=torch.stack([head.projected.compact for head in heads]),
-            output=None,
-        )
-        weights = torch.stack([checked_weights(one.weights, T, one.visible) for one in heads])
+    for number, heads in enumerate(layers):
+        T, visible = heads[0].projected, heads[0].visible
+        compact = torch.stack([head.projected.compact for head in heads])
+        T = replace(T, values=compact, output=None)
+        weights = torch.stack([checked_weights(one.weights, T, visible) for one in heads])
         value = 0.5 * value + 0.5 * value @ weights.mean(0).mT
-        layer = _least(
-            weights,
-            T,
-            heads[0].visible,
-            rows.nonzero()[:, 0],
-            tolerance,
-            (bounds, reached),
-            witnesses,
-        )
-        bounds, reached = layer[:2]
-        maps.append(layer[2])
+        rows, below = needed[-1 - number], (bounds, reached)
+        bounds, reached, found = _least(weights, T, visible, rows, tolerance, below, witnesses)
+        maps.append(found)
         step(number + 1)
     gap = float((reached - bounds)[:, asked].max()) if bounds.numel() else 0.0
     value = value[:, asked]
