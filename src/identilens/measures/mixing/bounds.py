@@ -118,8 +118,9 @@ def rollout_bounds(
     asked = every if queries is None else every[[*queries]]
     needed = [asked]
     for heads in layers[:0:-1]:
-        visible = heads[0].visible
-        needed.append(every if visible is None else every[visible[needed[-1]].any(0)])
+        visible, rows = heads[0].visible, needed[-1]
+        below = every if visible is None else torch.cat([rows, visible[rows].nonzero()[:, 1]])
+        needed.append(below.unique())
     value = functionals.detach().double().to(device)
     bounds = reached = torch.cat([value, -value])
     maps = []
