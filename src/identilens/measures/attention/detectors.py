@@ -71,11 +71,7 @@ def pattern_keys(
     return named if named.any() and (seen & ~named).any() else None
 
 
-def _is_punctuation(token: str) -> bool:
-    return all(category(mark)[0] == "P" for mark in token.strip() or "a")
-
-
 _IS: dict[str, Callable[[str], bool]] = {
     "separator": SEPARATORS.__contains__,
-    "punctuation": _is_punctuation,
+    "punctuation": lambda token: all(category(mark)[0] == "P" for mark in token.strip() or "a"),
 }

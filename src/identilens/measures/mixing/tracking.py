@@ -25,7 +25,9 @@ def context_of_token(
         layer's total, and texts. The token's own input is left out, since it is not context. No rows where no text
         contains both tokens.
     """
-    whose, where = (_first(tokens, name) for name in (token, centre))
+    hidden = tokens.filter(side="hidden").group_by("text", "kind", "token")
+    first = hidden.agg(pl.col("position").min())
+    whose, where = (first.filter(token=name).drop("token") for name in (token, centre))
     keys = ["text", "kind"]
     return (
         table.lazy()
@@ -112,11 +114,3 @@ def find_token(texts: Sequence[Sequence[str]], token: str) -> tuple[int, int]:
 
 def _unmarked(name: str) -> str:
     return name.strip("Ġ▁# ") or name
-
-
-def _first(tokens: pl.DataFrame, name: str) -> pl.DataFrame:
-    return (
-        tokens.filter(token=name, side="hidden")
-        .group_by("text", "kind")
-        .agg(pl.col("position").min())
-    )

@@ -1,6 +1,5 @@
 """A = softmax(S(point)) of one head or several: what keeps the outputs A C, and in how many directions A can change."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -189,19 +188,12 @@ def generic_dimension(counts: list[int], d_k: int, ranks: list[int]) -> int:
         408
     """
     rows = sorted(zip(counts, ranks, strict=True))
-    reached = [_free_rank([count for count, _ in rows[:t]], d_k) for t in range(len(rows) + 1)]
+    free, reached = [count - 1 for count, _ in rows], []
+    for t in range(len(rows) + 1):
+        split = max(0, t - d_k)
+        reached.append(sum(min(d_k, size) for size in free[:split]) + sum(free[split:t]))
     rest = list(accumulate((rank for _, rank in reversed(rows)), initial=0))
     return reached[-1] - min(map(add, reached, reversed(rest)))
-
-
-def _free_rank(counts: Sequence[int], d_k: int) -> int:
-    """Return W: in how many directions the weights of rows can move, for any vectors of size d_k as queries and keys.
-
-    The rows are in the order of their numbers m_i of visible keys.
-    """
-    free = [count - 1 for count in counts]
-    split = max(0, len(free) - d_k)
-    return sum(min(d_k, size) for size in free[:split]) + sum(free[split:])
 
 
 def realisable_dimension(heads: SoftmaxMap) -> RealisableDimension:
