@@ -28,13 +28,13 @@ def heat(
     *,
     diverging: bool = False,
     domain: tuple[Number, Number] | None = None,
-    numbers: str | None = ".2f",
+    numbers: str = ".2f",
     **look: Unpack[Look],
 ) -> alt.LayerChart:
     """Return a cell for every row, coloured by its value, such as one for each layer and head; smallest ``y`` on top.
 
     ``diverging`` colours part at zero; all end at ``domain``, or where the values do. ``numbers`` is how those in the
-    cells are written (d3-format), None leaves them out.
+    cells are written (d3-format).
     """
     rows, columns = frame[y].n_unique(), frame[x].n_unique()
     look = Look(height=max(90, 22 * rows)) | look
@@ -50,7 +50,7 @@ def heat(
         )
     )
     layers = [cells]
-    if numbers and columns <= _MOST_NUMBERS:
+    if columns <= _MOST_NUMBERS:
         # Dark or light ink by how light the cell is drawn, hidden where the cell has no room for it.
         light = f"luminance(scale('color', datum['{field(value)}'])) > 0.35"
         ink = alt.condition(light, alt.value("#14181c"), alt.value("#ffffff"))

@@ -108,11 +108,6 @@ def own_file(name: str) -> Markup:
 
 @cache
 def packed_vega() -> str:
-    """Return `vega`, deflated and in base64: a third of its size."""
-    return deflated(vega().encode())
-
-
-@cache
-def vega() -> str:
-    """Return Vega, Vega-Lite and vega-embed as one script; making it takes some seconds, once a process."""
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+    """Return Vega, Vega-Lite and vega-embed as one script, deflated and in base64; made once a process, in seconds."""
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+    return deflated(script.encode())

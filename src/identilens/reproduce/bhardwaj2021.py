@@ -9,6 +9,7 @@ import torch
 
 from identilens.charts.kit import rule, scatter
 from identilens.errors import InputError
+from identilens.lab.drawing import seeded
 from identilens.lab.encoder.logit_ranks import logit_ranks, rank_by_length
 from identilens.lab.encoder.readers import read_part
 from identilens.lab.encoder.settings import HeadsName
@@ -54,7 +55,7 @@ def encoder_of(model: Path, heads: HeadsName) -> Lens:
 
 def reviews(data: Path) -> list[str]:
     """Return the reviews of IMDB's test part."""
-    return [str(text) for text in read_part(TASKS["imdb"], data, "test").texts]
+    return [str(text) for text, _ in read_part(TASKS["imdb"], data, "test")]
 
 
 def used_settings(settings: Settings, lens: Lens) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def figure5(settings: Figure5Settings, _: Path, **run: Any) -> Reproduction:
         raise InputError(
             f"{len(ids)} reviews have {TOKENS[0]} to {TOKENS[1]} tokens; {settings.reviews} are needed."
         )
-    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(settings.seed))
+    order = torch.randperm(len(ids), generator=seeded(settings.seed))
     config = lens.model.config
     table = logit_ranks(
         lens,

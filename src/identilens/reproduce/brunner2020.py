@@ -27,7 +27,7 @@ from identilens.reproduce.brunner2020_settings import (
     reproduction,
 )
 from identilens.reproduce.inputs import corpus_texts, tuned_model
-from identilens.reproduce.options import FineTuning, HeadFigure, TunedFigure
+from identilens.reproduce.options import HeadFigure, TunedFigure
 from identilens.reproduce.record import Figure, Reproduction, chosen_charts
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.tables import Tables
@@ -218,9 +218,7 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
     """Return Figure 12 or 13: naive look-up from layer to layer before and after fine-tuning."""
 
     def make(settings: TunedFigure, out: Path, **run: Any) -> Reproduction:
-        how = FineTuning(**settings.values_of(FineTuning))
-        progress = run["progress"]
-        tuned = load(tuned_model(task, settings.model, settings.data, out, how, progress))
+        tuned = load(tuned_model(task, settings, out, run["progress"]))
         # The paper looks up tokens of MRPC in both figures.
         lens, texts = load(settings.model), corpus_texts(settings, "mrpc")
         result, after = (

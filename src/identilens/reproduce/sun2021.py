@@ -11,7 +11,7 @@ import polars as pl
 from identilens.charts.kit import bars, choose
 from identilens.models.loading import load
 from identilens.reproduce.inputs import held_out, tuned_model
-from identilens.reproduce.options import FineTuning, TuningTasks
+from identilens.reproduce.options import TuningTasks
 from identilens.reproduce.record import Figure, Reproduction
 from identilens.runs.progress import Progress
 from identilens.runs.tables import markdown_table
@@ -23,10 +23,10 @@ def sun2021(
     settings: TuningTasks, out: Path, *, progress: Progress | None = None, **run: bool
 ) -> Reproduction:
     """Raw and effective attention by token type, before and after fine-tuning on SST, MRPC and CoLA."""
-    how, tables = FineTuning(**settings.values_of(FineTuning)), []
+    tables = []
     for task in settings.tasks:
-        given, _ = held_out(task, settings.data, settings.limit)
-        tuned = tuned_model(task, settings.model, settings.data, out, how, progress)
+        given = held_out(task, settings.data, settings.limit)
+        tuned = tuned_model(task, settings, out, progress)
         for name, model in (("pretrained", settings.model), ("fine-tuned", str(tuned))):
             result = audit(
                 load(model),

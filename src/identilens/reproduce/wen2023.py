@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import torch
 
+from identilens.lab.drawing import seeded
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM
@@ -228,7 +228,7 @@ def by_prefix(
         config: DyckConfig = models[0].config
         prefixes = [("all brackets", probe_tokens(config))]
         for length in lengths:
-            draw = torch.Generator().manual_seed(length)
+            draw = seeded(length)
             drawn = with_start(config.language.sample_prefixes(how.prefixes, length, draw))
             prefixes += [(f"{length} random", tokens) for tokens in drawn]
         for name, tokens in prefixes:

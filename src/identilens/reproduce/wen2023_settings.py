@@ -36,7 +36,12 @@ def standard(
     sizes = {"hidden_size": hidden, "intermediate_size": hidden}
     kinds = {"bracket_types": 2, "max_depth": 4, "num_hidden_layers": layers, "positions": "none"}
     attention = "uniform" if uniform else "learned"
-    training = DyckTraining(learning_rate=rate, data=data, epochs=40, attention=attention)
+    training = DyckTraining(
+        learning_rate=rate,
+        data=data,
+        epochs=40,
+        attention=attention,
+    )
     return DyckSetting(name, {**kinds, **sizes, **config}, training)
 
 

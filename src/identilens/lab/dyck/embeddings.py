@@ -1,6 +1,6 @@
 """Minimal first layers: embeddings of only a bracket's type and depth (Wen et al. 2023, Eq. 19 to 21)."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -10,7 +10,7 @@ from torch.nn.functional import one_hot
 from identilens.lab.dyck.language import SPECIAL, START, Dyck
 
 Minimal = Literal["one-hot", "type-depth", "angle"]
-MINIMAL: tuple[Minimal, ...] = ("one-hot", "type-depth", "angle")
+MINIMAL: tuple[Minimal, ...] = get_args(Minimal)
 
 
 def symbols(language: Dyck) -> int:

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from identilens.errors import InputError
+from identilens.lab.drawing import seeded, uniforms
 from identilens.lab.dyck.settings import DyckTraining
 
 PADDING, START, END = 0, 1, 2
@@ -43,10 +44,6 @@ class Dyck:
     def vocabulary(self) -> int:
         """Number of all tokens, with special tokens."""
         return SPECIAL + 2 * self.types
-
-    def close(self, kind: int) -> int:
-        """Return the closing bracket of a type; types count from 0."""
-        return SPECIAL + self.types + kind
 
     @property
     def closing(self) -> slice:
@@ -105,14 +102,14 @@ class Dyck:
             InputError: If the language has no word of the length.
         """
         draw = self.sample_complete if law.data == "complete" else self.sample_prefixes
-        return with_start(draw(count, law.length, torch.Generator().manual_seed(seed)))
+        return with_start(draw(count, law.length, seeded(seed)))
 
     def _walk(
         self, count: int, chances: Float[Tensor, "step depth"], generator: torch.Generator
     ) -> Tensor:
         """Return sequences drawn in parallel, given the probability of an open bracket at each step and depth."""
         length = len(chances)
-        draws = torch.rand(length, count, dtype=torch.float64, generator=generator)
+        draws = uniforms(generator, length, count)
         kinds = torch.randint(self.types, (length, count), generator=generator)
         stack = torch.zeros(count, self.max_depth, dtype=torch.long)
         depth = torch.zeros(count, dtype=torch.long)

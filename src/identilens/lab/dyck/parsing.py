@@ -68,17 +68,16 @@ def next_token_distribution(
                dtype=torch.float64)
     """
     chance = language.open_chances().to(depth.device)[depth]
-    law = torch.zeros(*depth.shape, language.vocabulary, dtype=torch.float64, device=depth.device)
+    law = torch.zeros(
+        *depth.shape,
+        language.vocabulary,
+        dtype=torch.float64,
+        device=depth.device,
+    )
     law[..., SPECIAL : SPECIAL + language.types] = (chance / language.types)[..., None]
     place = SPECIAL + language.types + top_type.clamp_min(0)
     law.scatter_(-1, place[..., None], torch.where(depth > 0, 1 - chance, 0.0)[..., None])
     return law
-
-
-def write_brackets(language: Dyck, tokens: Int[Tensor, " length"]) -> list[str]:
-    """Return each token as a character or name."""
-    names = token_names(language)
-    return [names[token] for token in tokens.tolist()]
 
 
 def token_names(language: Dyck) -> list[str]:

@@ -27,7 +27,7 @@ from identilens.lab.encoder.settings import EncoderSettings
 from identilens.lab.encoder.tasks import TASKS, Task
 from identilens.models.saving import save_model
 from identilens.runs.files import write_folder
-from identilens.runs.tables import Row
+from identilens.runs.tables import Columns, Row, decimals, integers
 
 
 def encoded_examples(examples: Examples, tokenizer: PreTrainedTokenizerFast) -> Any:
@@ -35,13 +35,13 @@ def encoded_examples(examples: Examples, tokenizer: PreTrainedTokenizerFast) -> 
 
     The sentences of a pair are encoded separately.
     """
-    pairs = isinstance(examples.texts[0], tuple)
-    sides: list[Any] = list(zip(*examples.texts, strict=True)) if pairs else [examples.texts]
+    texts, labels = zip(*examples, strict=True)
+    sides: list[Any] = list(zip(*texts, strict=True)) if isinstance(texts[0], tuple) else [texts]
     columns = {
         name: tokenizer(list(side), truncation=True).input_ids
         for name, side in zip(("input_ids", "pair_input_ids"), sides, strict=False)
     }
-    return pl.DataFrame({**columns, "labels": examples.labels}).to_dicts()
+    return pl.DataFrame({**columns, "labels": labels}).to_dicts()
 
 
 def collate_examples(rows: Sequence[Row]) -> dict[str, Tensor]:
@@ -115,6 +115,22 @@ def training_arguments(folder: Path, settings: EncoderSettings) -> TrainingArgum
     )
 
 
+OUTCOME: Columns = {
+    "task": pl.String,
+    "heads": pl.String,
+    **integers("d_k", "d_v", "layers", "d_model", "attention_heads", "feed_forward"),
+    **decimals("initial_std", "dropout"),
+    **integers("max_length", "max_words", "epochs", "batch_size"),
+    "learning_rate": pl.Float64,
+    "precision": pl.String,
+    **integers("limit", "seed", "best_epoch"),
+    **decimals("validation_accuracy", "test_accuracy", "test_loss"),
+    **integers("train_rows", "validation_rows", "test_rows", "vocabulary", "parameters"),
+    "seconds": pl.Float64,
+}
+"""What is known of a training run: its settings, and metrics of the best epoch."""
+
+
 def train_encoder(
     parts: Splits, settings: EncoderSettings, tell: Tell, folder: Path | None = None
 ) -> tuple[pl.DataFrame, Row]:
@@ -127,7 +143,7 @@ def train_encoder(
 
     sentences = [
         sentence
-        for text in parts.train.texts
+        for text, _ in parts["train"]
         for sentence in (text if isinstance(text, tuple) else (text,))
     ]
     tokenizer = build_tokenizer(
@@ -139,8 +155,8 @@ def train_encoder(
             model=model,
             args=training_arguments(Path(checkpoints), settings),
             data_collator=collate_examples,
-            train_dataset=encoded_examples(parts.train, tokenizer),
-            eval_dataset=encoded_examples(parts.validation, tokenizer),
+            train_dataset=encoded_examples(parts["train"], tokenizer),
+            eval_dataset=encoded_examples(parts["validation"], tokenizer),
             compute_metrics=_accuracy,
             callbacks=[_Reporter(tell)],
         )
@@ -150,7 +166,7 @@ def train_encoder(
         seconds = time.perf_counter() - started
     table = _epochs(trainer.state.log_history)
     best = table.sort("validation_accuracy", "epoch", descending=[True, False]).row(0, named=True)
-    tested = trainer.evaluate(encoded_examples(parts.test, tokenizer), metric_key_prefix="test")
+    tested = trainer.evaluate(encoded_examples(parts["test"], tokenizer), metric_key_prefix="test")
     if folder is not None:
         write_folder(folder, partial(save_model, model, tokenizer))
     return table, {
@@ -160,9 +176,7 @@ def train_encoder(
         "validation_accuracy": best["validation_accuracy"],
         "test_accuracy": tested["test_accuracy"],
         "test_loss": tested["test_loss"],
-        "train_rows": len(parts.train),
-        "validation_rows": len(parts.validation),
-        "test_rows": len(parts.test),
+        **{f"{part}_rows": len(examples) for part, examples in parts.items()},
         "vocabulary": len(tokenizer),
         "parameters": model.num_parameters(),
         "seconds": seconds,
