@@ -115,7 +115,7 @@ class TextOptions(Settings):
             InputError: If they cannot be read, naming file and line.
         """
         given = (self.text, self.file, self.image, self.dataset)
-        if [bool(one) for one in given].count(True) != 1:
+        if sum(map(bool, given)) != 1:
             raise InputError(
                 "give exactly one of --text (repeat it for each text), --file, --dataset and --image."
             )

@@ -5,6 +5,7 @@ associated with features of pretraining such as the separator, and more with fea
 """
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -13,20 +14,17 @@ from identilens.models.loading import load
 from identilens.reproduce.inputs import held_out, tuned_model
 from identilens.reproduce.options import TuningTasks
 from identilens.reproduce.record import Figure, Reproduction
-from identilens.runs.progress import Progress
 from identilens.runs.tables import markdown_table
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.study import audit
 
 
-def sun2021(
-    settings: TuningTasks, out: Path, *, progress: Progress | None = None, **run: bool
-) -> Reproduction:
+def sun2021(settings: TuningTasks, out: Path, **run: Any) -> Reproduction:
     """Raw and effective attention by token type, before and after fine-tuning on SST, MRPC and CoLA."""
     tables = []
     for task in settings.tasks:
         given = held_out(task, settings.data, settings.limit)
-        tuned = tuned_model(task, settings, out, progress)
+        tuned = tuned_model(task, settings, out, run.get("progress"))
         for name, model in (("pretrained", settings.model), ("fine-tuned", str(tuned))):
             result = audit(
                 load(model),
@@ -34,7 +32,6 @@ def sun2021(
                 certain_rows=0,
                 examples=0,
                 out=out / f"{task}-{name}",
-                progress=progress,
                 **run,
             )
             tables.append(by_type(result).with_columns(task=pl.lit(task), checkpoint=pl.lit(name)))

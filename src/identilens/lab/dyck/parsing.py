@@ -9,7 +9,7 @@ from torch import Tensor
 from identilens.lab.dyck.language import SPECIAL, Dyck
 
 PAIRS = ("()", "[]", "{}", "<>", "⟨⟩", "⟦⟧", "⟪⟫", "«»")
-"""Characters of bracket types; further types are written with numbers."""
+"""Characters of bracket types."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,11 +82,8 @@ def next_token_distribution(
 
 def token_names(language: Dyck) -> list[str]:
     """Return the name of each token of the vocabulary."""
-    pairs = [
-        PAIRS[kind] if kind < len(PAIRS) else (f"({kind + 1}", f"){kind + 1}")
-        for kind in range(language.types)
-    ]
-    return ["<pad>", "<start>", "<end>", *(pair[0] for pair in pairs), *(pair[1] for pair in pairs)]
+    opens, closes = zip(*PAIRS[: language.types], strict=True)
+    return ["<pad>", "<start>", "<end>", *opens, *closes]
 
 
 def probe_prefix(language: Dyck) -> Int[Tensor, " length"]:

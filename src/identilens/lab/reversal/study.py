@@ -277,7 +277,7 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
                 perturbations += perturbation_rows(lens, item, text, structures, settings.seed)
         rows = {
             "table": [row],
-            "heads": [{"head": head, "nullity": nullity[head]} for head in range(len(weights))],
+            "heads": [{"head": head, "nullity": value} for head, value in enumerate(nullity)],
             "course": course,
             "sweep": sweep,
             "perturbations": perturbations,
