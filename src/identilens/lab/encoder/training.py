@@ -1,6 +1,5 @@
 """Training an identifiable encoder on one task with transformers' Trainer, as in Bhardwaj et al. 2021, section 6."""
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -47,12 +46,11 @@ def encoded_examples(examples: Examples, tokenizer: PreTrainedTokenizerFast) -> 
 def collate_examples(rows: Sequence[Row]) -> dict[str, Tensor]:
     """Return a batch: ids padded with 0 on the right, their masks, and labels."""
     batch = {"labels": torch.tensor([row["labels"] for row in rows])}
-    for name in (name for name in ("input_ids", "pair_input_ids") if name in rows[0]):
+    for name in rows[0].keys() - {"labels"}:
         ids = [torch.tensor(row[name]) for row in rows]
+        ones = [torch.ones_like(row) for row in ids]
         batch[name] = pad_sequence(ids, batch_first=True)
-        lengths = torch.tensor([len(row) for row in ids])
-        mask = torch.arange(batch[name].shape[1]) < lengths[:, None]
-        batch[name.replace("input_ids", "attention_mask")] = mask.long()
+        batch[name.replace("input_ids", "attention_mask")] = pad_sequence(ones, batch_first=True)
     return batch
 
 
@@ -150,6 +148,7 @@ def train_encoder(
         sentences, max_words=settings.max_words, max_length=settings.max_length
     )
     model = build_model(TASKS[settings.task], tokenizer, settings)
+    course = _Course(tell)
     with TemporaryDirectory() as checkpoints:
         trainer = Trainer(
             model=model,
@@ -158,13 +157,11 @@ def train_encoder(
             train_dataset=encoded_examples(parts["train"], tokenizer),
             eval_dataset=encoded_examples(parts["validation"], tokenizer),
             compute_metrics=_accuracy,
-            callbacks=[_Reporter(tell)],
+            callbacks=[course],
         )
         trainer.remove_callback(PrinterCallback)
-        started = time.perf_counter()
-        trainer.train()
-        seconds = time.perf_counter() - started
-    table = _epochs(trainer.state.log_history)
+        seconds = trainer.train().metrics["train_runtime"]
+    table = pl.DataFrame(course.rows)
     best = table.sort("validation_accuracy", "epoch", descending=[True, False]).row(0, named=True)
     tested = trainer.evaluate(encoded_examples(parts["test"], tokenizer), metric_key_prefix="test")
     if folder is not None:
@@ -183,37 +180,33 @@ def train_encoder(
     }
 
 
-class _Reporter(TrainerCallback):
-    """Reports the validation accuracy of each epoch."""
+class _Course(TrainerCallback):
+    """Losses and validation accuracy of each epoch, reported as they come."""
 
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
+        self.rows: list[Row] = []
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        accuracy = kwargs["metrics"].get("eval_accuracy")
-        if accuracy is not None:
-            epoch = round(state.epoch)
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any
+    ) -> None:
+        if "eval_accuracy" in metrics:
+            epoch, accuracy = round(state.epoch), metrics["eval_accuracy"]
+            losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+            self.rows.append(
+                {
+                    "epoch": epoch,
+                    "train_loss": losses[-1],
+                    "validation_loss": metrics["eval_loss"],
+                    "validation_accuracy": accuracy,
+                }
+            )
             self.tell(f"epoch {epoch}: validation accuracy {accuracy:.3f}", epoch)
 
 
 def _accuracy(prediction: EvalPrediction) -> dict[str, float]:
     logits: Any = prediction.predictions
     return {"accuracy": float((logits.argmax(-1) == prediction.label_ids).mean())}
-
-
-def _epochs(history: list[dict[str, float]]) -> pl.DataFrame:
-    measured = {
-        "train_loss": "loss",
-        "validation_loss": "eval_loss",
-        "validation_accuracy": "eval_accuracy",
-    }
-    entries = pl.DataFrame(history, infer_schema_length=None)
-    return (
-        entries.group_by(pl.col("epoch").round().cast(pl.Int64))
-        .agg(pl.col(entry).drop_nulls().first().alias(name) for name, entry in measured.items())
-        .drop_nulls("validation_accuracy")
-        .sort("epoch")
-    )
 
 
 PADDING, UNKNOWN, FIRST = "[PAD]", "[UNK]", "[CLS]"
