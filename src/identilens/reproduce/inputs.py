@@ -61,10 +61,9 @@ def labelled(task: Task, file: Path) -> tuple[list[tuple[str, ...]], list[int]]:
     names, label, columns = FIELDS[task]
     lines = (line for _, line in read_lines(file))
     rows = list(csv.DictReader(lines, names, delimiter="\t", quoting=csv.QUOTE_NONE))
-    order = {name: index for index, name in enumerate(sorted({row[label] for row in rows}))}
-    return [tuple(row[column] for column in columns) for row in rows], [
-        order[row[label]] for row in rows
-    ]
+    order = sorted({row[label] for row in rows})
+    texts = [tuple(row[column] for column in columns) for row in rows]
+    return texts, [order.index(row[label]) for row in rows]
 
 
 def held_out(task: Task, data: Path, limit: int | None) -> list[Any]:

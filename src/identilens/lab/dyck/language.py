@@ -108,19 +108,19 @@ class Dyck:
         self, count: int, chances: Float[Tensor, "step depth"], generator: torch.Generator
     ) -> Tensor:
         """Return sequences drawn in parallel, given the probability of an open bracket at each step and depth."""
-        length = len(chances)
-        draws = uniforms(generator, length, count)
-        kinds = torch.randint(self.types, (length, count), generator=generator)
+        shape = (len(chances), count)
+        draws = uniforms(generator, *shape)
+        kinds = torch.randint(self.types, shape, generator=generator)
         stack = torch.zeros(count, self.max_depth, dtype=torch.long)
         depth = torch.zeros(count, dtype=torch.long)
-        tokens = torch.empty(length, count, dtype=torch.long)
-        for step in range(length):
-            opens = draws[step] < chances[step][depth]
-            top = stack.gather(1, (depth - 1).clamp_min(0)[:, None])[:, 0]
-            tokens[step] = SPECIAL + torch.where(opens, kinds[step], self.types + top)
-            stack.scatter_(1, torch.where(opens, depth, depth - 1)[:, None], kinds[step][:, None])
+        rows, tokens = torch.arange(count), []
+        for chance, draw, kind in zip(chances, draws, kinds, strict=True):
+            opens = draw < chance[depth]
+            closing = self.types + stack[rows, depth - 1]
+            tokens.append(SPECIAL + torch.where(opens, kind, closing))
+            stack[rows, torch.where(opens, depth, depth - 1)] = kind
             depth += torch.where(opens, 1, -1)
-        return tokens.T.contiguous()
+        return torch.stack(tokens, 1)
 
 
 def with_start(tokens: Int[Tensor, "count length"]) -> Int[Tensor, "count longer"]:
@@ -132,4 +132,4 @@ def with_start(tokens: Int[Tensor, "count length"]) -> Int[Tensor, "count longer
         >>> with_start(torch.tensor([[3, 4, 6, 5]]))
         tensor([[1, 3, 4, 6, 5]])
     """
-    return torch.cat([torch.full_like(tokens[:, :1], START), tokens], 1)
+    return functional.pad(tokens, (1, 0), value=START)

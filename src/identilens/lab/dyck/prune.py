@@ -52,7 +52,7 @@ def approximation_error(
 
     generator = seeded(0)
     x = normals(generator, inputs, length, size)
-    x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    x = normalize(x, dim=-1)
     # Half of the sequences have tokens of norm 1, the others also shorter tokens.
     x[::2] *= uniforms(generator, len(x[::2]), length, 1)
     with torch.no_grad():

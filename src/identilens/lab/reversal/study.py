@@ -34,17 +34,19 @@ CrossAttention = tuple[
 
 def before(target: Int[Tensor, "batch m"], start: int) -> Int[Tensor, "batch m"]:
     """Return the decoder's input: a start token, then the target without its last token."""
-    return torch.cat([torch.full_like(target[:, :1], start), target[:, :-1]], 1)
+    return nn.functional.pad(target[:, :-1], (1, 0), value=start)
 
 
 def reversal_data(settings: TaskSettings) -> list[Int[Tensor, "sequence n"]]:
     """Return the sequences to train on, to validate and to test with, drawn independently."""
-    parts = []
-    for part, count in enumerate((settings.train, settings.held_out, settings.held_out)):
-        generator = seeded(3 * settings.seed + part)
-        size = (count, settings.length)
-        parts.append(torch.randint(settings.vocabulary, size, generator=generator))
-    return parts
+    return [
+        torch.randint(
+            settings.vocabulary,
+            (count, settings.length),
+            generator=seeded(3 * settings.seed + part),
+        )
+        for part, count in enumerate((settings.train, settings.held_out, settings.held_out))
+    ]
 
 
 def train_reverser(
