@@ -89,12 +89,11 @@ def fine_tune(
     tuned = AutoModelForSequenceClassification.from_pretrained(place, num_labels=len(set(labels)))
     tuned.train()
     optimiser = torch.optim.AdamW(tuned.parameters(), lr=how.learning_rate, weight_decay=0.01)
-    steps = how.epochs * -(-len(texts) // how.batch_size)
     schedule = torch.optim.lr_scheduler.LinearLR(
         optimiser,
         1.0,
         0.0,
-        total_iters=steps,
+        total_iters=how.epochs * -(-len(texts) // how.batch_size),
     )
     for epoch in range(how.epochs):
         right = 0
@@ -111,8 +110,11 @@ def fine_tune(
             optimiser.zero_grad()
             right += int((output.logits.argmax(-1) == targets[chosen]).sum())
         if progress:
-            accuracy = f"training accuracy {right / len(texts):.3f}"
-            progress(0, 1, f"{task}, epoch {epoch + 1} of {how.epochs}: {accuracy}")
+            progress(
+                0,
+                1,
+                f"{task}, epoch {epoch + 1} of {how.epochs}: training accuracy {right / len(texts):.3f}",
+            )
     write_folder(folder, partial(save_model, tuned, tokenizer))
 
 

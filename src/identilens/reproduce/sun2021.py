@@ -57,8 +57,12 @@ def sun2021(settings: TuningTasks, out: Path, **run: Any) -> Reproduction:
         labels={"key_type": "Token type", "value": "Share received", "attention": "Attention"},
         title="Attention by token type, fine-tuned",
     )
-    charts = {"token_types": choose(chart, long, "task", "Task")}
-    return Reproduction(settings.recorded(), {"token_types": table}, findings, charts)
+    return Reproduction(
+        settings.recorded(),
+        {"token_types": table},
+        findings,
+        {"token_types": choose(chart, long, "task", "Task")},
+    )
 
 
 def by_type(result: Audit) -> pl.DataFrame:

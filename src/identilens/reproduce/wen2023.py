@@ -72,9 +72,12 @@ def figure(
             "misleading": result.misleading(),
             **tables,
         }
-        used = {"seeds": how.seeds, **{kind.name: asdict(kind) for kind in chosen}}
-        drawn = chosen_charts(result, *charts)
-        return Reproduction(used, tables, f"{accuracy(result)}\n\n{findings}", drawn)
+        return Reproduction(
+            {"seeds": how.seeds, **{kind.name: asdict(kind) for kind in chosen}},
+            tables,
+            f"{accuracy(result)}\n\n{findings}",
+            chosen_charts(result, *charts),
+        )
 
     return Figure(f"Wen et al. 2023, {source}", make, "seeds")
 
