@@ -148,24 +148,28 @@ def _axis(
             named(channel, frame, column).title(title).axis(labelAngle=turned, labelOverlap=thinned)
         )
     log, ends = look.get(f"log_{axis}", False), look.get(f"{axis}_domain")
-    scale = alt.Scale(
-        type="log" if log else "sqrt" if look.get(f"root_{axis}") else alt.Undefined,
-        domain=list(ends) if ends else alt.Undefined,
-        zero=False if axis == "x" and not log and not grouped else alt.Undefined,
-        nice=False if ends else alt.Undefined,
-    )
     whole = frame.schema[column].is_integer()
     places = (
         frame[column].drop_nulls().unique().sort().to_list()
         if (log or whole) and axis == "x"
         else []
     )
-    ticks = alt.Axis(
-        format=look.get(f"{axis}_format", ",d" if places and whole else alt.Undefined),
-        tickMinStep=1 if whole and not log else alt.Undefined,
-        values=places if 0 < len(places) <= _MOST_TICKS else alt.Undefined,
+    return channel(
+        field(column),
+        type="quantitative",
+        title=title,
+        scale=alt.Scale(
+            type="log" if log else "sqrt" if look.get(f"root_{axis}") else alt.Undefined,
+            domain=list(ends) if ends else alt.Undefined,
+            zero=False if axis == "x" and not log and not grouped else alt.Undefined,
+            nice=False if ends else alt.Undefined,
+        ),
+        axis=alt.Axis(
+            format=look.get(f"{axis}_format", ",d" if places and whole else alt.Undefined),
+            tickMinStep=1 if whole and not log else alt.Undefined,
+            values=places if 0 < len(places) <= _MOST_TICKS else alt.Undefined,
+        ),
     )
-    return channel(field(column), type="quantitative", title=title, scale=scale, axis=ticks)
 
 
 def _tip(frame: pl.DataFrame, column: str, title: str) -> alt.Tooltip:

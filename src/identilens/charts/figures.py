@@ -76,12 +76,13 @@ def figure(name: str, chart: Any, section: str, data: dict[str, Any]) -> dict[st
 
 def document(template: str, **parts: Any) -> str:
     """Return a template filled with these parts, and with the looks and the scripts that every document has."""
-    shared = {
-        "looks": {"light": LIGHT.variables, "dark": DARK.variables},
-        "own_file": own_file,
-        "viewer": Markup(viewer_script()),
-    }
-    return environment().get_template(template).render(**shared, **parts)
+    page = environment().get_template(template)
+    return page.render(
+        looks={"light": LIGHT.variables, "dark": DARK.variables},
+        own_file=own_file,
+        viewer=Markup(viewer_script()),
+        **parts,
+    )
 
 
 def environment() -> Environment:

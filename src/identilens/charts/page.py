@@ -76,10 +76,6 @@ def _parts(sections: Sequence[Section]) -> tuple[list[dict[str, Any]], dict[str,
     data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
     parts, budget = [], MAP_BUDGET
     for section in sections:
-        figures = [
-            figure(f"{section.anchor}-{place}", chart, section.title, data)
-            for place, chart in enumerate(section.charts)
-        ]
         shown = fitting(section.maps, budget)
         budget -= sum(one.characters for one in shown)
         if shown:
@@ -89,7 +85,10 @@ def _parts(sections: Sequence[Section]) -> tuple[list[dict[str, Any]], dict[str,
         parts.append(
             {
                 "section": section,
-                "figures": figures,
+                "figures": [
+                    figure(f"{section.anchor}-{place}", chart, section.title, data)
+                    for place, chart in enumerate(section.charts)
+                ],
                 "shown": len(shown),
                 "frame": frame,
                 "rows": _cells(frame),

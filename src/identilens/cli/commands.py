@@ -54,8 +54,12 @@ def study_command(entry: Entry) -> Callable[..., None]:
         options = {}
         for name in entry.takes:
             options |= vars(given[name])
-        ordered = [inputs[name] for name in entry.takes]
-        bound = bound_study(resolve_name(entry.place), ordered, settings, options)
+        bound = bound_study(
+            resolve_name(entry.place),
+            [inputs[name] for name in entry.takes],
+            settings,
+            options,
+        )
         shown = not (prints.json or prints.quiet)
         result = run_study(
             bound, out=run.out, progress=shown, ray=given["cluster"].chosen, **run.choices
