@@ -275,10 +275,18 @@ def pattern_table(
     rows = []
     for seed, model in zip(seeds, models, strict=True):
         captured = next(dyck_lens(model, "probe").capture([prefix.tolist()], weights=True))
-        for head in captured.heads:
-            place = {"setting": setting, "seed": seed, "layer": head.layer, "head": head.head}
-            flat = head.attention.float().flatten().tolist()
-            rows.append({**place, "size": len(prefix), "tokens": written, "weights": flat})
+        rows += [
+            {
+                "setting": setting,
+                "seed": seed,
+                "layer": head.layer,
+                "head": head.head,
+                "size": len(prefix),
+                "tokens": written,
+                "weights": head.attention.float().flatten().tolist(),
+            }
+            for head in captured.heads
+        ]
     return table_of(DyckRuns.schema["patterns"], rows)
 
 
