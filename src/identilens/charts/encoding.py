@@ -78,9 +78,12 @@ def base_chart(
     }
     if color:
         axes["color"] = color_of(frame, color).title(labels.get(color, color))
-    title, height = look.get("title", alt.Undefined), look.get("height", alt.Undefined)
-    data = _values(frame, x if look.get("log_x") else None)
-    return Chart(data, width="container", height=height, title=title).encode(**axes)
+    return Chart(
+        _values(frame, x if look.get("log_x") else None),
+        width="container",
+        height=look.get("height", alt.Undefined),
+        title=look.get("title", alt.Undefined),
+    ).encode(**axes)
 
 
 def layered(layers: Sequence[Any]) -> alt.LayerChart:
