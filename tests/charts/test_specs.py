@@ -33,9 +33,8 @@ def row_of(count):
 NO_ROWS = row_of(2).clear()
 BUILT = {
     "lines": lambda: lines(FRAME, "layer", "rate", "kind", dash="kind", log_x=True, title="T"),
-    "band": lambda: lines(FRAME, "layer", "rate", "kind", error=("lo", "hi"), points=False),
     "errors": lambda: lines(FRAME, "layer", "rate", error="e", y_domain=(0, 1)),
-    "scatter": lambda: scatter(FRAME, "rate", "e", "kind", size=7, span=("lo", "hi"), root_x=True),
+    "scatter": lambda: scatter(FRAME, "rate", "e", "kind", span=("lo", "hi"), root_x=True),
     "coloured": lambda: scatter(FRAME, "rate", "e", "layer", x_domain=(0, 2), also=("lo",), labels={"e": "Y"}),
     "bars": lambda: bars(FRAME, "layer", "rate", "kind", y_format=".0%"),
     "lying bars": lambda: bars(FRAME, "rate", "kind"),
@@ -54,7 +53,6 @@ BUILT = {
     "9 classes": lambda: scatter(row_of(9), "value", "row", "at", x_format=".1f"),
     "24 cells": lambda: heat(row_of(24), "at", "row", "value"),
     "25 cells": lambda: heat(row_of(25), "at", "row", "value", diverging=True, domain=(-1, 1)),
-    "cells without numbers": lambda: heat(NO_ROWS, "at", "row", "value", domain=(0, 1), numbers=None),
     "one value": lambda: lines(row_of(1), "at", "value", y_domain=(0, 1), points=False),
     "numbers as groups": lambda: boxes(ENDS.with_columns(layer=pl.Series([2, 1, 1])), "layer"),
     "values to choose": lambda: choose(lines(FRAME, "layer", "rate"), FRAME, "kind", "Kind"),

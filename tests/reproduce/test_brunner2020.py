@@ -10,7 +10,7 @@ from identilens.errors import InputError
 from identilens.models.loading import load
 from identilens.reproduce import inputs
 from identilens.reproduce.inputs import tuned_model
-from identilens.reproduce.options import OPTIONS, FineTuning
+from identilens.reproduce.options import OPTIONS, TunedFigure
 from identilens.reproduce.record import write_reproduction
 from identilens.reproduce.registry import figure_named
 
@@ -88,7 +88,7 @@ def test_published_numbers_beside_measured_ones(name, options, chart, quantity, 
     assert "published (BERT-base)" in (tmp_path / "README.md").read_text(encoding="utf-8")
 
 
-HOW = FineTuning(epochs=1, rows=4)
+HOW = {"epochs": 1, "rows": 4}
 ROWS = b"Quality\t#1 String\t#2 String\n1\tSnow fell.\tIt snowed.\n"
 cached = cache(load)
 
@@ -110,13 +110,14 @@ def trained(tmp_path, monkeypatch):
     return seeds
 
 
-def made(folder, how=HOW, model="bundled", **options):
-    return tuned_model("mrpc", model, folder / "data", folder / "out", how, None, **options)
+def made(folder, **options):
+    settings = TunedFigure(data=folder / "data", **HOW, **options)
+    return tuned_model("mrpc", settings, folder / "out", None)
 
 
 @pytest.mark.parametrize(
     "changes",
-    [{"how": FineTuning(epochs=1, rows=4, seed=3)}, {"model": "bundled-decoder"}, {}],
+    [{"seed": 3}, {"model": "bundled-decoder"}, {}],
 )
 def test_a_checkpoint_is_used_again_unless_made_otherwise(changes, trained, tmp_path):
     first = made(tmp_path)
@@ -131,4 +132,4 @@ def test_a_checkpoint_is_used_again_unless_made_otherwise(changes, trained, tmp_
 
 def test_a_task_without_data_is_told(tmp_path):
     with pytest.raises(InputError, match="No such file"):
-        tuned_model("cola", "bundled", tmp_path, tmp_path, HOW, None)
+        tuned_model("cola", TunedFigure(data=tmp_path), tmp_path, None)

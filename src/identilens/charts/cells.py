@@ -28,29 +28,26 @@ def heat(
     *,
     diverging: bool = False,
     domain: tuple[Number, Number] | None = None,
-    numbers: str | None = ".2f",
+    numbers: str = ".2f",
     **look: Unpack[Look],
 ) -> alt.LayerChart:
     """Return a cell for every row, coloured by its value, such as one for each layer and head; smallest ``y`` on top.
 
     ``diverging`` colours part at zero; all end at ``domain``, or where the values do. ``numbers`` is how those in the
-    cells are written (d3-format), None leaves them out.
+    cells are written (d3-format).
     """
     rows, columns = frame[y].n_unique(), frame[x].n_unique()
     look = Look(height=max(90, 22 * rows)) | look
     look["also"] = (value, *look.get("also", ()))
     base = base_chart(frame, x, y, grouped="xy", **look)
-    scale = _colors(frame[value], diverging, domain)
-    cells = base.mark_rect().encode(
-        color=alt.Color(
-            field(value),
-            type="quantitative",
-            title=look.get("labels", {}).get(value, value),
-            scale=scale,
-        )
+    color = alt.Color(
+        field(value),
+        type="quantitative",
+        title=look.get("labels", {}).get(value, value),
+        scale=_colors(frame[value], diverging, domain),
     )
-    layers = [cells]
-    if numbers and columns <= _MOST_NUMBERS:
+    layers: list[Any] = [base.mark_rect().encode(color=color)]
+    if columns <= _MOST_NUMBERS:
         # Dark or light ink by how light the cell is drawn, hidden where the cell has no room for it.
         light = f"luminance(scale('color', datum['{field(value)}'])) > 0.35"
         ink = alt.condition(light, alt.value("#14181c"), alt.value("#ffffff"))
@@ -85,8 +82,12 @@ def token_map(
     low, high = (float(end) for end in values[values.isfinite()].aminmax())
     reach = max(abs(low), abs(high)) or 1.0
     ends = domain or ((-reach, reach) if low < 0 else (0.0, reach))
-    scale = alt.Scale(domain=list(ends), domainMid=0 if ends[0] < 0 else alt.Undefined)
-    color = alt.Color("value", type="quantitative", title="Attention", scale=scale)
+    color = alt.Color(
+        "value",
+        type="quantitative",
+        title="Attention",
+        scale=alt.Scale(domain=list(ends), domainMid=0 if ends[0] < 0 else alt.Undefined),
+    )
     axes: dict[str, Any] = {
         "x": alt.X(
             "key",

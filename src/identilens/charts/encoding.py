@@ -78,9 +78,12 @@ def base_chart(
     }
     if color:
         axes["color"] = color_of(frame, color).title(labels.get(color, color))
-    title, height = look.get("title", alt.Undefined), look.get("height", alt.Undefined)
-    data = _values(frame, x if look.get("log_x") else None)
-    return Chart(data, width="container", height=height, title=title).encode(**axes)
+    return Chart(
+        _values(frame, x if look.get("log_x") else None),
+        width="container",
+        height=look.get("height", alt.Undefined),
+        title=look.get("title", alt.Undefined),
+    ).encode(**axes)
 
 
 def layered(layers: Sequence[Any]) -> alt.LayerChart:
@@ -148,24 +151,28 @@ def _axis(
             named(channel, frame, column).title(title).axis(labelAngle=turned, labelOverlap=thinned)
         )
     log, ends = look.get(f"log_{axis}", False), look.get(f"{axis}_domain")
-    scale = alt.Scale(
-        type="log" if log else "sqrt" if look.get(f"root_{axis}") else alt.Undefined,
-        domain=list(ends) if ends else alt.Undefined,
-        zero=False if axis == "x" and not log and not grouped else alt.Undefined,
-        nice=False if ends else alt.Undefined,
-    )
     whole = frame.schema[column].is_integer()
     places = (
         frame[column].drop_nulls().unique().sort().to_list()
         if (log or whole) and axis == "x"
         else []
     )
-    ticks = alt.Axis(
-        format=look.get(f"{axis}_format", ",d" if places and whole else alt.Undefined),
-        tickMinStep=1 if whole and not log else alt.Undefined,
-        values=places if 0 < len(places) <= _MOST_TICKS else alt.Undefined,
+    return channel(
+        field(column),
+        type="quantitative",
+        title=title,
+        scale=alt.Scale(
+            type="log" if log else "sqrt" if look.get(f"root_{axis}") else alt.Undefined,
+            domain=list(ends) if ends else alt.Undefined,
+            zero=False if axis == "x" and not log and not grouped else alt.Undefined,
+            nice=False if ends else alt.Undefined,
+        ),
+        axis=alt.Axis(
+            format=look.get(f"{axis}_format", ",d" if places and whole else alt.Undefined),
+            tickMinStep=1 if whole and not log else alt.Undefined,
+            values=places if 0 < len(places) <= _MOST_TICKS else alt.Undefined,
+        ),
     )
-    return channel(field(column), type="quantitative", title=title, scale=scale, axis=ticks)
 
 
 def _tip(frame: pl.DataFrame, column: str, title: str) -> alt.Tooltip:

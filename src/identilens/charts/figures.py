@@ -76,12 +76,13 @@ def figure(name: str, chart: Any, section: str, data: dict[str, Any]) -> dict[st
 
 def document(template: str, **parts: Any) -> str:
     """Return a template filled with these parts, and with the looks and the scripts that every document has."""
-    shared = {
-        "looks": {"light": LIGHT.variables, "dark": DARK.variables},
-        "own_file": own_file,
-        "viewer": Markup(viewer_script()),
-    }
-    return environment().get_template(template).render(**shared, **parts)
+    page = environment().get_template(template)
+    return page.render(
+        looks={"light": LIGHT.variables, "dark": DARK.variables},
+        own_file=own_file,
+        viewer=Markup(viewer_script()),
+        **parts,
+    )
 
 
 def environment() -> Environment:
@@ -108,11 +109,6 @@ def own_file(name: str) -> Markup:
 
 @cache
 def packed_vega() -> str:
-    """Return `vega`, deflated and in base64: a third of its size."""
-    return deflated(vega().encode())
-
-
-@cache
-def vega() -> str:
-    """Return Vega, Vega-Lite and vega-embed as one script; making it takes some seconds, once a process."""
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+    """Return Vega, Vega-Lite and vega-embed as one script, deflated and in base64; made once a process, in seconds."""
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)
+    return deflated(script.encode())

@@ -42,26 +42,19 @@ def lines(
     color: str | None = None,
     *,
     dash: str | None = None,
-    error: str | tuple[str, str] | None = None,
+    error: str | None = None,
     points: bool = True,
     **look: Unpack[Look],
 ) -> alt.LayerChart:
     """Return y by x, one line for each value of ``color`` and ``dash``; a null breaks its line.
 
-    Numbers as ``color`` (layers) get ordered colours. ``error`` is a column of distances, drawn as bars up and down, or
-    the columns of both ends of a band.
+    Numbers as ``color`` (layers) get ordered colours. ``error`` is a column of distances, drawn as bars up and down.
     """
     base = base_chart(frame, x, y, color, **look)
     split = [alt.Detail(field(name), type="nominal") for name in (color, dash) if name]
     line = base.mark_line(point=False).encode(detail=split)
     layers = [line.encode(strokeDash=named(alt.StrokeDash, frame, dash)) if dash else line]
-    if isinstance(error, tuple):
-        low, high = error
-        band = base.mark_area(opacity=0.18).encode(
-            y=on_field(base.encoding.y, low), y2=field(high), detail=split
-        )
-        layers.insert(0, band)
-    elif error:
+    if error:
         value, half = (f"datum['{field(name)}']" for name in (y, error))
         ends = base.transform_calculate(_low=f"{value} - {half}", _high=f"{value} + {half}")
         layers.insert(0, ends.mark_rule().encode(y=on_field(base.encoding.y, "_low"), y2="_high"))
@@ -76,16 +69,15 @@ def scatter(
     y: str,
     color: str | None = None,
     *,
-    size: int = 30,
     span: tuple[str, str] | None = None,
     **look: Unpack[Look],
 ) -> AnyChart:
     """Return a point for every row, coloured by ``color``, and shaped by it where it is text.
 
-    ``size`` is in square pixels; ``span`` are the columns of both ends of a line through each point.
+    ``span`` are the columns of both ends of a line through each point.
     """
     base = base_chart(frame, x, y, color, **look)
-    points = _points(base, frame, color, opacity=0.7, size=size)
+    points = _points(base, frame, color, opacity=0.7, size=30)
     if span is None:
         return points
     line = base.mark_rule(opacity=0.5).encode(

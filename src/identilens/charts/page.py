@@ -47,15 +47,15 @@ class Section:
     lines: Sequence[TokenLine] = ()
 
 
-def render_page(result: Any, *, budget: int = MAP_BUDGET) -> str:
+def render_page(result: Any) -> str:
     """Return the report of a result as one HTML document with every script and style inside.
 
     Text from models and users is escaped by the template; data goes through JSON in which ``<``, ``>``, ``&`` and all
-    characters beyond ASCII are escape sequences, so nothing in it can end a script element. ``budget`` characters are
+    characters beyond ASCII are escape sequences, so nothing in it can end a script element. `MAP_BUDGET` characters are
     spent on token maps, over all sections; the page says so where some do not fit.
     """
     record, sections = result.provenance, result.sections()
-    parts, data = _parts(sections, budget)
+    parts, data = _parts(sections)
     return document(
         "page.html",
         title=result.title,
@@ -72,14 +72,10 @@ def render_page(result: Any, *, budget: int = MAP_BUDGET) -> str:
     )
 
 
-def _parts(sections: Sequence[Section], budget: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def _parts(sections: Sequence[Section]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
-    parts = []
+    parts, budget = [], MAP_BUDGET
     for section in sections:
-        figures = [
-            figure(f"{section.anchor}-{place}", chart, section.title, data)
-            for place, chart in enumerate(section.charts)
-        ]
         shown = fitting(section.maps, budget)
         budget -= sum(one.characters for one in shown)
         if shown:
@@ -89,7 +85,10 @@ def _parts(sections: Sequence[Section], budget: int) -> tuple[list[dict[str, Any
         parts.append(
             {
                 "section": section,
-                "figures": figures,
+                "figures": [
+                    figure(f"{section.anchor}-{place}", chart, section.title, data)
+                    for place, chart in enumerate(section.charts)
+                ],
                 "shown": len(shown),
                 "frame": frame,
                 "rows": _cells(frame),

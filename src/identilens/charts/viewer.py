@@ -76,25 +76,22 @@ def viewer_data(maps: Sequence[TokenMap]) -> dict[str, Any]:
     def place(names: Sequence[str]) -> int:
         return tokens.setdefault(tuple(visible_text(name) for name in names), len(tokens))
 
-    rows = [
-        {
-            "choices": one.choices,
-            "note": one.note,
-            "layers": {name: packed_matrix(matrix) for name, matrix in one.layers.items()},
-            "space": one.space and packed_space(one.space),
-            "differences": one.differences,
-            "queries": place(one.queries),
-            "keys": place(one.keys),
-        }
-        for one in maps
-    ]
-    first = max(range(len(maps)), key=lambda place: maps[place].interest)
-    rules = next((one.space.rules for one in maps if one.space), None)
     return {
-        "maps": rows,
+        "maps": [
+            {
+                "choices": one.choices,
+                "note": one.note,
+                "layers": {name: packed_matrix(matrix) for name, matrix in one.layers.items()},
+                "space": one.space and packed_space(one.space),
+                "differences": one.differences,
+                "queries": place(one.queries),
+                "keys": place(one.keys),
+            }
+            for one in maps
+        ],
         "tokens": list(tokens),
-        "first": first,
-        "rules": rules,
+        "first": max(range(len(maps)), key=lambda place: maps[place].interest),
+        "rules": next((one.space.rules for one in maps if one.space), None),
     }
 
 

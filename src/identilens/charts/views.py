@@ -84,7 +84,14 @@ class View:
             return {}
         title = " ".join(result.said(self.title))
         labels = {one: result.label(one) for one in frame.columns}
-        chart = self.draw(frame, *columns, title=title, labels=labels, also=also, **self.look)
+        chart = self.draw(
+            frame,
+            *columns,
+            title=title,
+            labels=labels,
+            also=also,
+            **self.look,
+        )
         for one in choices:
             chart = choose(chart, frame, one, labels[one])
         return {name: chart}

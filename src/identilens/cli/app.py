@@ -132,8 +132,14 @@ def make_app() -> App:
         commands[f"reproduce {name}"] = place, words, HIDDEN
     for order, (name, (place, words, group)) in enumerate(commands.items()):
         parent, _, last = name.rpartition(" ")
-        more = {"group": None if parent else group, "sort_key": order}
-        apps[parent].command(place, name=last, help=words, **more, **_FORMATTED)
+        apps[parent].command(
+            place,
+            name=last,
+            help=words,
+            group=None if parent else group,
+            sort_key=order,
+            **_FORMATTED,
+        )
     return app
 
 

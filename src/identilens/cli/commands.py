@@ -54,8 +54,12 @@ def study_command(entry: Entry) -> Callable[..., None]:
         options = {}
         for name in entry.takes:
             options |= vars(given[name])
-        ordered = [inputs[name] for name in entry.takes]
-        bound = bound_study(resolve_name(entry.place), ordered, settings, options)
+        bound = bound_study(
+            resolve_name(entry.place),
+            [inputs[name] for name in entry.takes],
+            settings,
+            options,
+        )
         shown = not (prints.json or prints.quiet)
         result = run_study(
             bound, out=run.out, progress=shown, ray=given["cluster"].chosen, **run.choices
@@ -71,12 +75,12 @@ def study_command(entry: Entry) -> Callable[..., None]:
 
 
 def with_options(
-    function: Callable[..., None], docstring: str, groups: Sequence[tuple[str, str, type[Settings]]]
+    function: Callable[..., None], words: str, groups: Sequence[tuple[str, str, type[Settings]]]
 ) -> Callable[..., None]:
     """Return a function with one parameter for each group of options, flattened on the command line.
 
     A group is the name of the parameter, the heading in the help, and the settings; the help has them in this order.
-    The first line of the docstring is the help.
+    The words are its help.
     """
     parameters = []
     for order, (name, heading, settings) in enumerate(groups):
@@ -93,7 +97,7 @@ def with_options(
                 ],
             )
         )
-    function.__doc__ = inspect.cleandoc(docstring).split("\n\n")[0]
+    function.__doc__ = words
     function.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
     function.__annotations__ = {}
     return function

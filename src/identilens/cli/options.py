@@ -115,7 +115,7 @@ class TextOptions(Settings):
             InputError: If they cannot be read, naming file and line.
         """
         given = (self.text, self.file, self.image, self.dataset)
-        if [bool(one) for one in given].count(True) != 1:
+        if sum(map(bool, given)) != 1:
             raise InputError(
                 "give exactly one of --text (repeat it for each text), --file, --dataset and --image."
             )
@@ -170,8 +170,7 @@ class ChatOptions(Settings):
                     "answer", f"with a single conversation, not {len(chats)}", self.answer
                 )
             chats = [replace(chats[0], answer=self.answer)]
-        named = map(read_segment, self.segment)
-        more = {name: read_place(place) for name, place in named}
+        more = {name: read_place(place) for name, place in map(read_segment, self.segment)}
         return [replace(chat, segments={**chat.segments, **more}) for chat in chats]
 
     def _content(self) -> Any:

@@ -38,7 +38,13 @@ def reproduction_command(name: str) -> Callable[..., None]:
         settings = given.get("settings") or kind()
         figure = figure_named(name)
         with watched(figure.unit, True) as update:
-            result = figure.make(settings, out, progress=update, **run.choices, **cluster)
+            result = figure.make(
+                settings,
+                out,
+                progress=update,
+                **run.choices,
+                **cluster,
+            )
         write_reproduction(name, figure.source, result, out)
         say(result.findings)
         say(f"results: {out}")

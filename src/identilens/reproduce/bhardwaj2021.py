@@ -9,6 +9,7 @@ import torch
 
 from identilens.charts.kit import rule, scatter
 from identilens.errors import InputError
+from identilens.lab.drawing import seeded
 from identilens.lab.encoder.logit_ranks import logit_ranks, rank_by_length
 from identilens.lab.encoder.readers import read_part
 from identilens.lab.encoder.settings import HeadsName
@@ -32,9 +33,12 @@ def table1(settings: Table1Settings, out: Path, **run: Any) -> Reproduction:
     result = sweep(settings=settings, out=out / "sweep", **run)
     cells = result.table_one()
     named = cells.rename({size: f"d_k = {size}" for size in cells.columns[3:]})
-    findings = f"{markdown_table(named)}\n\n{result.summary().text}"
-    tables = {"runs": result.table, "table1": cells}
-    return Reproduction(settings.recorded(), tables, findings, result.charts())
+    return Reproduction(
+        settings.recorded(),
+        {"runs": result.table, "table1": cells},
+        f"{markdown_table(named)}\n\n{result.summary().text}",
+        result.charts(),
+    )
 
 
 def encoder_of(model: Path, heads: HeadsName) -> Lens:
@@ -54,7 +58,7 @@ def encoder_of(model: Path, heads: HeadsName) -> Lens:
 
 def reviews(data: Path) -> list[str]:
     """Return the reviews of IMDB's test part."""
-    return [str(text) for text in read_part(TASKS["imdb"], data, "test").texts]
+    return [str(text) for text, _ in read_part(TASKS["imdb"], data, "test")]
 
 
 def used_settings(settings: Settings, lens: Lens) -> dict[str, Any]:
@@ -105,9 +109,12 @@ def ranks(
         labels={"seq_len": "Tokens, d_s", "value": "Dimension", "variable": ""},
         title="Rank and nullity of T by text length",
     )
-    charts = {"ranks": rule(chart, y=d_v, label=f"d_v = {d_v}")}
-    tables = {"ranks": ranks, "by_length": by_length}
-    return Reproduction(used_settings(settings, lens), tables, findings, charts)
+    return Reproduction(
+        used_settings(settings, lens),
+        {"ranks": ranks, "by_length": by_length},
+        findings,
+        {"ranks": rule(chart, y=d_v, label=f"d_v = {d_v}")},
+    )
 
 
 def figure5(settings: Figure5Settings, _: Path, **run: Any) -> Reproduction:
@@ -123,7 +130,7 @@ def figure5(settings: Figure5Settings, _: Path, **run: Any) -> Reproduction:
         raise InputError(
             f"{len(ids)} reviews have {TOKENS[0]} to {TOKENS[1]} tokens; {settings.reviews} are needed."
         )
-    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(settings.seed))
+    order = torch.randperm(len(ids), generator=seeded(settings.seed))
     config = lens.model.config
     table = logit_ranks(
         lens,
@@ -150,8 +157,12 @@ def figure5(settings: Figure5Settings, _: Path, **run: Any) -> Reproduction:
         labels={"n_key": "Keys (tokens)", "mean_rank": "Least logit rank of alternatives"},
         title="Least logit rank of alternatives by length",
     )
-    charts = {"logit_ranks": rule(chart, y=config.d_k, label=f"d_k = {config.d_k}")}
-    return Reproduction(used_settings(settings, lens), {"logit_ranks": table}, findings, charts)
+    return Reproduction(
+        used_settings(settings, lens),
+        {"logit_ranks": table},
+        findings,
+        {"logit_ranks": rule(chart, y=config.d_k, label=f"d_k = {config.d_k}")},
+    )
 
 
 LINEAR = "Published: rank(T) = min(d_s, 64), so that the nullity grows linearly beyond d_s = 64."

@@ -27,7 +27,7 @@ from identilens.reproduce.brunner2020_settings import (
     reproduction,
 )
 from identilens.reproduce.inputs import corpus_texts, tuned_model
-from identilens.reproduce.options import FineTuning, HeadFigure, TunedFigure
+from identilens.reproduce.options import HeadFigure, TunedFigure
 from identilens.reproduce.record import Figure, Reproduction, chosen_charts
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.tables import Tables
@@ -60,10 +60,6 @@ def raw_and_effective(result: Audit) -> Rows:
         short=pl.col("pearson").filter(n_key <= d_v).mean(),
         bounded=((n_key - d_v).clip(0) == pl.col("nullity")).mean(),
     )
-    shortest, longest = (
-        "{pearson_first:.3f} (n = {n_key_first})",
-        "{pearson_last:.3f} (n = {n_key_last})",
-    )
     both = pl.col("pearson", "n_key")
     ends = lengths.select(both.first().name.suffix("_first"), both.last().name.suffix("_last"))
     return [
@@ -73,7 +69,7 @@ def raw_and_effective(result: Audit) -> Rows:
             "1a",
             "correlation, shortest and longest texts",
             "falls with length",
-            f"{shortest}, {longest}",
+            "{pearson_first:.3f} (n = {n_key_first}), {pearson_last:.3f} (n = {n_key_last})",
         ),
         *compared(
             maps,
@@ -147,19 +143,27 @@ def figure6(settings: HeadFigure, out: Path, **run: Any) -> Reproduction:
         "{published}",
         "{structural:.1%}, {near:.1%}, {elsewhere:.1%}",
     )
-    title = f"Layer {settings.layer}, head {head}"
-    charts = {"maps": token_map(maps, names, names, title, side=420)}
-    used = {**record(settings, lens, "the paper's passage"), "head": head}
-    return reproduction(comparison, result, used, {"places": shares}, charts)
+    return reproduction(
+        comparison,
+        result,
+        {**record(settings, lens, "the paper's passage"), "head": head},
+        {"places": shares},
+        {"maps": token_map(maps, names, names, f"Layer {settings.layer}, head {head}", side=420)},
+    )
 
 
 def same_layer(number: str, chance: str, published: str, result: TokenIdentifiability) -> Rows:
     """Return the comparison of Figure 2a, 38 or 39: chance, and every probe at the last layer."""
     last = result.same_layer().filter(layer_tested=pl.col("layer_tested").max())
-    quantity = "{probe}, {distance}, layer {layer_tested}"
     return [
         *compared(last.head(1), number, "chance", chance, "{chance:.1%}"),
-        *compared(last, number, quantity, published, "{rate:.1%}"),
+        *compared(
+            last,
+            number,
+            "{probe}, {distance}, layer {layer_tested}",
+            published,
+            "{rate:.1%}",
+        ),
     ]
 
 
@@ -168,14 +172,18 @@ def across_layers(result: TokenIdentifiability) -> Rows:
     rows = same_layer("2a", "1.7 %", "93 % (linear, cosine, layer 12)", result)
     cells = result.means().filter(probe="linear", distance="cosine")
     first, last = cells["layer_trained"].min(), cells["layer_trained"].max()
-    quantity = "linear, cosine, trained on {layer_trained}, tested on {layer_tested}"
     for trained, tested, published in (
         (first, last, "“drops quickly to below 70% at layers 11 and 12”"),
         (last, last, "94 %"),
         (last, first, "“almost monotonically increases when testing on earlier layers”"),
     ):
-        cell = cells.filter(layer_trained=trained, layer_tested=tested)
-        rows += compared(cell, "2b", quantity, published, "{rate:.1%}")
+        rows += compared(
+            cells.filter(layer_trained=trained, layer_tested=tested),
+            "2b",
+            "linear, cosine, trained on {layer_trained}, tested on {layer_tested}",
+            published,
+            "{rate:.1%}",
+        )
     overfit = result.same_layer().filter(
         pl.col("probe").is_in(["linear", "mlp"]), distance="l2", layer_tested=last
     )
@@ -218,9 +226,7 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
     """Return Figure 12 or 13: naive look-up from layer to layer before and after fine-tuning."""
 
     def make(settings: TunedFigure, out: Path, **run: Any) -> Reproduction:
-        how = FineTuning(**settings.values_of(FineTuning))
-        progress = run["progress"]
-        tuned = load(tuned_model(task, settings.model, settings.data, out, how, progress))
+        tuned = load(tuned_model(task, settings, out, run["progress"]))
         # The paper looks up tokens of MRPC in both figures.
         lens, texts = load(settings.model), corpus_texts(settings, "mrpc")
         result, after = (
@@ -246,10 +252,16 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
             "{published}",
             "{rate:.1%}, {rate_tuned:.1%}",
         )
-        used = record(settings, lens, f"{len(texts)} of mrpc")
-        used["fine-tuned parameters (digest)"] = tuned.digest
-        charts = chosen_charts(after, "rate_by_layer")
-        return reproduction(rows, result, used, {"means": both}, charts)
+        return reproduction(
+            rows,
+            result,
+            {
+                **record(settings, lens, f"{len(texts)} of mrpc"),
+                "fine-tuned parameters (digest)": tuned.digest,
+            },
+            {"means": both},
+            chosen_charts(after, "rate_by_layer"),
+        )
 
     return Figure(f"Brunner et al. 2020, Figure {number}", make, "folds")
 
@@ -264,19 +276,34 @@ def ends_of(result: Mixing) -> pl.DataFrame:
 def own_contributions(result: Mixing) -> Rows:
     """Return the comparison of Figures 3 and 4."""
     ends = pl.concat([ends_of(result), pl.DataFrame(OWN)], how="horizontal")
-    layer, not_own = "layer {layer} ({name})", "not their own largest contributor"
     return [
-        *compared(ends, "3a", f"median own contribution, {layer}", "{own}", "{median_own:.1%}"),
-        *compared(ends, "3b", f"{not_own}, {layer}", "{others}", "{not_largest:.1%}"),
+        *compared(
+            ends,
+            "3a",
+            "median own contribution, layer {layer} ({name})",
+            "{own}",
+            "{median_own:.1%}",
+        ),
+        *compared(
+            ends,
+            "3b",
+            "not their own largest contributor, layer {layer} ({name})",
+            "{others}",
+            "{not_largest:.1%}",
+        ),
         *neighbours("4a", result),
     ]
 
 
 def other_corpus(first: str, second: str, result: Mixing) -> Rows:
     """Return the comparison for another corpus: the paper gives curves only."""
-    quantity = "median own contribution and not largest, layer {layer}"
-    measured = "{median_own:.1%}, {not_largest:.1%}"
-    rows = compared(ends_of(result), first, quantity, "curve only", measured)
+    rows = compared(
+        ends_of(result),
+        first,
+        "median own contribution and not largest, layer {layer}",
+        "curve only",
+        "{median_own:.1%}, {not_largest:.1%}",
+    )
     return rows + neighbours(second, result)
 
 
@@ -285,9 +312,13 @@ def neighbours(number: str, result: Mixing) -> Rows:
     frame = result.neighbours.sort("share", maintain_order=True)
     groups, rows = result.neighbours["group"], []
     for group, published in ((groups.first(), "the first layers"), (groups.last(), "deep layers")):
-        peak = frame.filter(group=group).tail(1)
-        quantity = "layer with most of group {group}"
-        rows += compared(peak, number, quantity, published, "{layer} ({share:.1%})")
+        rows += compared(
+            frame.filter(group=group).tail(1),
+            number,
+            "layer with most of group {group}",
+            published,
+            "{layer} ({share:.1%})",
+        )
     return rows
 
 
@@ -295,9 +326,13 @@ def speech(result: Mixing) -> Rows:
     """Return the comparison of Figures 26 to 37: parts of speech in the first and the last layer."""
     frame, layer, rows = result.speech, pl.col("layer"), []
     for tag, published in SPEECH.items():
-        first = frame.filter(layer == layer.min(), tag=tag)
-        quantity = "median own contribution of {tag}, layer {layer}"
-        rows += compared(first, "26", quantity, published, "{median:.1%}")
+        rows += compared(
+            frame.filter(layer == layer.min(), tag=tag),
+            "26",
+            "median own contribution of {tag}, layer {layer}",
+            published,
+            "{median:.1%}",
+        )
     last = frame.filter(layer == layer.max(), pl.col("tag").is_in(["NN", "DT"]))
     both = last.pivot("tag", index="layer", values="median")
     if len(both.columns) == 3:

@@ -64,8 +64,11 @@ def reproduction(
     note: str = "",
 ) -> Reproduction:
     """Return published numbers beside measured ones, tables, and charts."""
-    columns = ["figure", "quantity", "published (BERT-base)", "measured"]
-    comparison = pl.DataFrame(rows, schema=columns, orient="row")
+    comparison = pl.DataFrame(
+        rows,
+        schema=["figure", "quantity", "published (BERT-base)", "measured"],
+        orient="row",
+    )
     findings = (
         f"{markdown_table(comparison)}\n\nPublished numbers are those in the paper's text; it gives others only as "
         f"curves. {note}{' ' if note else ''}{result.summary().text}"
@@ -108,8 +111,13 @@ def figure(
         result = study(
             lens, texts, settings=options(**settings.values_of(options)), out=out / "run", **run
         )
-        used = record(settings, lens, f"{len(texts)} of {corpus}")
-        drawn = chosen_charts(result, *charts)
-        return reproduction(compare(result), result, used, tables(result), drawn, note)
+        return reproduction(
+            compare(result),
+            result,
+            record(settings, lens, f"{len(texts)} of {corpus}"),
+            tables(result),
+            chosen_charts(result, *charts),
+            note,
+        )
 
     return Figure(f"Brunner et al. 2020, {numbers}", make, "texts")

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from identilens.models.bundled import resolved
 from identilens.models.loading import load
 from identilens.models.saving import save_model
-from identilens.reproduce.options import CorpusSettings, FineTuning, Task
+from identilens.reproduce.options import CorpusSettings, FineTuning, Task, TunedFigure, TuningTasks
 from identilens.runs.files import write_folder
 from identilens.runs.lines import read_lines
 from identilens.runs.progress import Progress
@@ -51,7 +51,7 @@ def corpus_texts(
     """
     limit = settings.limit or most
     if corpus == "cola":
-        return held_out(corpus, settings.data, limit)[0]
+        return held_out(corpus, settings.data, limit)
     name, columns = FILES[corpus]
     return read_texts(settings.data / name, columns=columns, limit=limit)
 
@@ -61,16 +61,15 @@ def labelled(task: Task, file: Path) -> tuple[list[tuple[str, ...]], list[int]]:
     names, label, columns = FIELDS[task]
     lines = (line for _, line in read_lines(file))
     rows = list(csv.DictReader(lines, names, delimiter="\t", quoting=csv.QUOTE_NONE))
-    order = {name: index for index, name in enumerate(sorted({row[label] for row in rows}))}
-    return [tuple(row[column] for column in columns) for row in rows], [
-        order[row[label]] for row in rows
-    ]
+    order = sorted({row[label] for row in rows})
+    texts = [tuple(row[column] for column in columns) for row in rows]
+    return texts, [order.index(row[label]) for row in rows]
 
 
-def held_out(task: Task, data: Path, limit: int | None) -> tuple[list[Any], list[int]]:
-    """Return the first texts or pairs of a task's validation part, and their labels."""
-    texts, labels = labelled(task, data / task / HELD_OUT[task])
-    return [text if len(text) == 2 else text[0] for text in texts[:limit]], labels[:limit]
+def held_out(task: Task, data: Path, limit: int | None) -> list[Any]:
+    """Return the first texts or pairs of a task's validation part."""
+    texts, _ = labelled(task, data / task / HELD_OUT[task])
+    return [text if len(text) == 2 else text[0] for text in texts[:limit]]
 
 
 def fine_tune(
@@ -85,13 +84,17 @@ def fine_tune(
     torch.manual_seed(how.seed)
     texts, labels = labelled(task, file)
     texts, targets = texts[: how.rows], torch.tensor(labels[: how.rows])
-    tokenizer: Any = AutoTokenizer.from_pretrained(resolved(model))
-    tuned = AutoModelForSequenceClassification.from_pretrained(
-        resolved(model), num_labels=len(set(labels))
-    ).train()
+    place = resolved(model)
+    tokenizer: Any = AutoTokenizer.from_pretrained(place)
+    tuned = AutoModelForSequenceClassification.from_pretrained(place, num_labels=len(set(labels)))
+    tuned.train()
     optimiser = torch.optim.AdamW(tuned.parameters(), lr=how.learning_rate, weight_decay=0.01)
-    steps = how.epochs * -(-len(texts) // how.batch_size)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.0, total_iters=steps)
+    schedule = torch.optim.lr_scheduler.LinearLR(
+        optimiser,
+        1.0,
+        0.0,
+        total_iters=how.epochs * -(-len(texts) // how.batch_size),
+    )
     for epoch in range(how.epochs):
         right = 0
         for chosen in torch.randperm(len(texts)).split(how.batch_size):
@@ -107,17 +110,18 @@ def fine_tune(
             optimiser.zero_grad()
             right += int((output.logits.argmax(-1) == targets[chosen]).sum())
         if progress:
-            accuracy = f"training accuracy {right / len(texts):.3f}"
-            progress(0, 1, f"{task}, epoch {epoch + 1} of {how.epochs}: {accuracy}")
+            progress(
+                0,
+                1,
+                f"{task}, epoch {epoch + 1} of {how.epochs}: training accuracy {right / len(texts):.3f}",
+            )
     write_folder(folder, partial(save_model, tuned, tokenizer))
 
 
 def tuned_model(
     task: Task,
-    model: str,
-    data: Path,
+    settings: TunedFigure | TuningTasks,
     out: Path,
-    how: FineTuning,
     progress: Progress | None,
 ) -> Path:
     """Return the folder of a checkpoint fine-tuned on a task's training part.
@@ -125,7 +129,8 @@ def tuned_model(
     Its name has a digest of the task, the settings, the base model and the training part: a checkpoint that is there
     is used again.
     """
-    file = data / task / TRAINING
+    file, model = settings.data / task / TRAINING, settings.model
+    how = FineTuning(**settings.values_of(FineTuning))
     record = repr((task, how.recorded(), load(model).digest, labelled(task, file)))
     folder = out / f"tuned-{task}-{hashlib.sha256(record.encode()).hexdigest()[:12]}"
     # Written last: a checkpoint that was cut off is made again.

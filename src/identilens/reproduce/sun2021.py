@@ -5,28 +5,26 @@ associated with features of pretraining such as the separator, and more with fea
 """
 
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
 from identilens.charts.kit import bars, choose
 from identilens.models.loading import load
 from identilens.reproduce.inputs import held_out, tuned_model
-from identilens.reproduce.options import FineTuning, TuningTasks
+from identilens.reproduce.options import TuningTasks
 from identilens.reproduce.record import Figure, Reproduction
-from identilens.runs.progress import Progress
 from identilens.runs.tables import markdown_table
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.study import audit
 
 
-def sun2021(
-    settings: TuningTasks, out: Path, *, progress: Progress | None = None, **run: bool
-) -> Reproduction:
+def sun2021(settings: TuningTasks, out: Path, **run: Any) -> Reproduction:
     """Raw and effective attention by token type, before and after fine-tuning on SST, MRPC and CoLA."""
-    how, tables = FineTuning(**settings.values_of(FineTuning)), []
+    tables = []
     for task in settings.tasks:
-        given, _ = held_out(task, settings.data, settings.limit)
-        tuned = tuned_model(task, settings.model, settings.data, out, how, progress)
+        given = held_out(task, settings.data, settings.limit)
+        tuned = tuned_model(task, settings, out, run.get("progress"))
         for name, model in (("pretrained", settings.model), ("fine-tuned", str(tuned))):
             result = audit(
                 load(model),
@@ -34,7 +32,6 @@ def sun2021(
                 certain_rows=0,
                 examples=0,
                 out=out / f"{task}-{name}",
-                progress=progress,
                 **run,
             )
             tables.append(by_type(result).with_columns(task=pl.lit(task), checkpoint=pl.lit(name)))
@@ -60,8 +57,12 @@ def sun2021(
         labels={"key_type": "Token type", "value": "Share received", "attention": "Attention"},
         title="Attention by token type, fine-tuned",
     )
-    charts = {"token_types": choose(chart, long, "task", "Task")}
-    return Reproduction(settings.recorded(), {"token_types": table}, findings, charts)
+    return Reproduction(
+        settings.recorded(),
+        {"token_types": table},
+        findings,
+        {"token_types": choose(chart, long, "task", "Task")},
+    )
 
 
 def by_type(result: Audit) -> pl.DataFrame:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import torch
 
+from identilens.lab.drawing import seeded
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM
@@ -27,7 +27,6 @@ from identilens.reproduce.wen2023_settings import (
     RANDOM,
     SETTINGS,
 )
-from identilens.runs.progress import Progress
 from identilens.runs.tables import Tables, markdown_table
 
 Report = Callable[[DyckRuns, Sequence[DyckSetting], Any], tuple[str, Tables]]
@@ -48,16 +47,13 @@ def figure(
         report: Function that measures them.
         charts: Beginnings of the names of the charts; all by default.
     """
-    settings = SETTINGS[name]
 
-    def make(
-        how: WenSettings, out: Path, *, progress: Progress | None = None, **run: Any
-    ) -> Reproduction:
-        chosen = settings
+    def make(how: WenSettings, out: Path, **run: Any) -> Reproduction:
+        chosen = SETTINGS[name]
         if how.epochs is not None:
             chosen = [
                 replace(setting, training=replace(setting.training, epochs=how.epochs))
-                for setting in settings
+                for setting in chosen
             ]
         result = train_dyck(
             chosen,
@@ -65,10 +61,9 @@ def figure(
             at_once=how.at_once,
             device=how.device,
             out=out / "run",
-            progress=progress,
             **run,
         )
-        findings, tables = report(result, settings, how)
+        findings, tables = report(result, chosen, how)
         tables = {
             "runs": result.table,
             "means": result.means(),
@@ -77,9 +72,12 @@ def figure(
             "misleading": result.misleading(),
             **tables,
         }
-        used = {"seeds": how.seeds, **{kind.name: asdict(kind) for kind in chosen}}
-        drawn = chosen_charts(result, *charts)
-        return Reproduction(used, tables, f"{accuracy(result)}\n\n{findings}", drawn)
+        return Reproduction(
+            {"seeds": how.seeds, **{kind.name: asdict(kind) for kind in chosen}},
+            tables,
+            f"{accuracy(result)}\n\n{findings}",
+            chosen_charts(result, *charts),
+        )
 
     return Figure(f"Wen et al. 2023, {source}", make, "seeds")
 
@@ -133,10 +131,8 @@ def table1(result: DyckRuns, *_: Any) -> tuple[str, Tables]:
         f"{value:.3f}" + ("" if isnan(error) else f" ± {error:.3f}")
         for value, error in rows.select("value", "error").iter_rows()
     ]
-    layers = [f"layer {layer + 1}" for layer in rows["layer"]]
-    rows = rows.with_columns(
-        pl.Series("cell", cells, pl.String), pl.Series("place", layers, pl.String)
-    )
+    place = pl.format("layer {}", pl.col("layer") + 1)
+    rows = rows.with_columns(pl.Series("cell", cells, pl.String), place=place)
     index = ["setting", "seeds", "size", "even_on_simplex"]
     table = rows.pivot("place", index=index, values="cell").rename(
         {"even_on_simplex": "random rows"}
@@ -228,7 +224,7 @@ def by_prefix(
         config: DyckConfig = models[0].config
         prefixes = [("all brackets", probe_tokens(config))]
         for length in lengths:
-            draw = torch.Generator().manual_seed(length)
+            draw = seeded(length)
             drawn = with_start(config.language.sample_prefixes(how.prefixes, length, draw))
             prefixes += [(f"{length} random", tokens) for tokens in drawn]
         for name, tokens in prefixes:

@@ -43,10 +43,15 @@ def corollary2(
     for done, (length, seed) in enumerate(runs, 1):
         prefixes = all_prefixes(config.language, length)
         for minimum in minimise(config, prefixes, strengths, seed, settings.iterations):
-            constant = length * minimum["largest_violation"]
-            strength = minimum.pop("strength")
-            key = {"length": length, "strength": strength, "seed": seed}
-            rows.append({**key, **minimum, "constant": constant})
+            rows.append(
+                {
+                    "length": length,
+                    "strength": minimum["strength"],
+                    "seed": seed,
+                    **minimum,
+                    "constant": length * minimum["largest_violation"],
+                }
+            )
         if progress:
             progress(done, len(runs), f"N = {length}, seed {seed}")
     table = pl.DataFrame(rows)

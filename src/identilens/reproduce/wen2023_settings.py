@@ -33,11 +33,22 @@ def standard(
     **config: Any,
 ) -> DyckSetting:
     """Return a setting of standard transformers with 2 or 3 layers (D.1)."""
-    sizes = {"hidden_size": hidden, "intermediate_size": hidden}
-    kinds = {"bracket_types": 2, "max_depth": 4, "num_hidden_layers": layers, "positions": "none"}
-    attention = "uniform" if uniform else "learned"
-    training = DyckTraining(learning_rate=rate, data=data, epochs=40, attention=attention)
-    return DyckSetting(name, {**kinds, **sizes, **config}, training)
+    kinds = {
+        "bracket_types": 2,
+        "max_depth": 4,
+        "num_hidden_layers": layers,
+        "positions": "none",
+        "hidden_size": hidden,
+        "intermediate_size": hidden,
+        **config,
+    }
+    training = DyckTraining(
+        learning_rate=rate,
+        data=data,
+        epochs=40,
+        attention="uniform" if uniform else "learned",
+    )
+    return DyckSetting(name, kinds, training)
 
 
 def minimal(

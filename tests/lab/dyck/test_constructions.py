@@ -10,7 +10,7 @@ from identilens.lab.dyck.balance import measure_balance
 from identilens.lab.dyck.embeddings import symbols
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
-from identilens.lab.dyck.plain import PlainLayer, small_target
+from identilens.lab.dyck.plain import small_target
 from identilens.lab.dyck.prune import approximation_error
 from identilens.lab.dyck.pruning import (
     Sizes,
@@ -93,8 +93,8 @@ def test_subsets_are_the_closest(count):
 
 def is_pruning(pruned, large):
     """Whether every weight is the random one or zero (Definition 4)."""
-    weights = [weight for layer in pruned for weight in layer.matrices]
-    drawn = [weight for layer in large for weight in layer.matrices]
+    weights = [weight for layer in pruned for weight in layer]
+    drawn = [weight for layer in large for weight in layer]
     return all(
         bool(((weight == 0) | (weight == before)).all())
         for weight, before in zip(weights, drawn, strict=True)
@@ -110,8 +110,8 @@ def test_pruned_random_transformers_compute_small_ones():
         pruned = [prune_to(target, large, sizes) for target in targets]
         assert all(is_pruning(found, large) for found in pruned)
         errors.append(approximation_error(targets[0], pruned[0], **QUICK)[1])
-        assert all(map(torch.equal, pruned[0][0].matrices, pruned[1][0].matrices))
-        assert not torch.equal(pruned[0][2].query, pruned[1][2].query)
+        assert all(map(torch.equal, pruned[0][0], pruned[1][0]))
+        assert not torch.equal(pruned[0][2][0], pruned[1][2][0])
     assert errors[1] < 0.01 < errors[0]
     assert approximation_error(targets[0], targets[1], **QUICK)[0] > 0.1
 
@@ -126,7 +126,7 @@ def drawn(*shape, seed=0):
 def unmixed(inner, outer):
     """A layer without attention: outer · relu(inner · x)."""
     none = torch.zeros(inner.shape[1], inner.shape[1]).double()
-    return [PlainLayer(none, none, none, (inner, outer))]
+    return [(none, none, none, inner, outer)]
 
 
 def linear(weight):

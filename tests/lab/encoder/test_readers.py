@@ -8,7 +8,7 @@ from transformers import AutoTokenizer
 
 from helpers.made_tasks import write_trec
 from identilens.errors import InputError
-from identilens.lab.encoder.readers import Examples, read_part, splits_of
+from identilens.lab.encoder.readers import read_part, splits_of
 from identilens.lab.encoder.settings import EncoderSettings
 from identilens.lab.encoder.tasks import TASKS
 from identilens.lab.encoder.training import build_tokenizer
@@ -51,7 +51,7 @@ def test_tab_separated_files(name, packed, tmp_path):
             stream.write(content)
     else:
         (tmp_path / "train.tsv").write_text(content, encoding="utf-8")
-    assert read_part(TASKS[name], tmp_path, "train") == Examples((text,), (label,))
+    assert read_part(TASKS[name], tmp_path, "train") == [(text, label)]
 
 
 @pytest.mark.parametrize("name", CSV)
@@ -59,22 +59,20 @@ def test_comma_separated_files_without_header(name, tmp_path):
     row, text, label = CSV[name]
     (tmp_path / name).mkdir()
     (tmp_path / name / "test.csv").write_text(row + "\n", encoding="utf-8")
-    assert read_part(TASKS[name], tmp_path, "test") == Examples((text,), (label,))
+    assert read_part(TASKS[name], tmp_path, "test") == [(text, label)]
 
 
 def test_thirty_per_cent_are_held_out_by_seed(tmp_path):
     write_trec(tmp_path, train=50)
     settings = EncoderSettings(task="trec", data=tmp_path, seed=3)
     splits = splits_of(settings)
-    assert (len(splits.train), len(splits.validation), len(splits.test)) == (35, 15, 20)
+    assert [*map(len, splits.values())] == [35, 15, 20]
     whole = read_part(TASKS["trec"], tmp_path, "train")
-    together = [*zip(splits.train.texts, splits.train.labels, strict=True)]
-    together += zip(splits.validation.texts, splits.validation.labels, strict=True)
-    assert sorted(together) == sorted(zip(whole.texts, whole.labels, strict=True))
+    assert sorted(splits["train"] + splits["validation"]) == sorted(whole)
     assert splits_of(settings) == splits
     assert splits_of(replace(settings, seed=4)) != splits
     limited = splits_of(replace(settings, limit=10))
-    assert (len(limited.train), len(limited.validation), len(limited.test)) == (7, 3, 20)
+    assert [*map(len, limited.values())] == [7, 3, 20]
     with pytest.raises(InputError, match="training"):
         splits_of(replace(settings, limit=1))
 
@@ -85,8 +83,8 @@ def test_a_given_validation_part_is_taken(tmp_path):
         rows = "\n".join(f"1\t0\t0\t{part} {row}" for row in range(count))
         (tmp_path / f"{part}.tsv").write_text(f"{header}\n{rows}\n", encoding="utf-8")
     splits = splits_of(EncoderSettings(task="sst", data=tmp_path))
-    assert sorted(splits.train.texts) == [f"train {row}" for row in range(4)]
-    assert splits.validation.texts == ("dev 0", "dev 1", "dev 2")
+    assert sorted(splits["train"]) == [(f"train {row}", 0) for row in range(4)]
+    assert splits["validation"] == [(f"dev {row}", 0) for row in range(3)]
 
 
 @pytest.mark.parametrize("row", ["HUM\tind\t ", "WHO\tind\tWho kept the lamp ?", "HUM"])

@@ -61,17 +61,13 @@ class Balance:
 
     Attributes:
         violation: Mean of S_{d,d',i,j}/P_{d,j} over all d, d', i, j: the balance violation β (section 4.2).
-        largest: The largest quotient.
+        largest_violation: The largest quotient.
         condition: Largest deviation from Eq. 11, in attention logits (`condition_gap`).
-        pairs: S_{d,d',i,j} (Eq. 15), indexed [d − 1, d' − 1, i, j].
-        prefixes: P_{d,j} (Eq. 17), indexed [d − 1, j].
     """
 
     violation: float
-    largest: float
+    largest_violation: float
     condition: float
-    pairs: Float[Tensor, "d pair_depth kind query_kind"]
-    prefixes: Float[Tensor, "d query_kind"]
 
 
 def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
@@ -98,6 +94,16 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
         >>> result.violation > 0
         True
     """
+    pairs, prefixes = pair_sizes(language, layer)
+    quotients = pairs / prefixes[:, None, None, :].clamp_min(1e-300)
+    gap = condition_gap(language, layer.scores)
+    return Balance(float(quotients.mean()), float(quotients.max()), gap)
+
+
+def pair_sizes(
+    language: Dyck, layer: SecondLayer
+) -> tuple[Float[Tensor, "d pair_depth kind query_kind"], Float[Tensor, "d query_kind"]]:
+    """Return S_{d,d',i,j} (Eq. 15) at [d − 1, d' − 1, i, j], and P_{d,j} (Eq. 17) at [d − 1, j]."""
     k, D = language.types, language.max_depth
     opens, closes = pair_symbols(language)
     u = layer.contributions()[closes[:, 1:]].transpose(0, 1)
@@ -111,9 +117,7 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
         # The last bracket's type changes fastest.
         norms = torch.linalg.vector_norm(sums, dim=1).view(-1, k).amin(0)
         prefixes[d - 1, j] = norms.sort().values[1]
-    quotients = pairs / prefixes[:, None, None, :].clamp_min(1e-300)
-    gap = condition_gap(language, layer.scores)
-    return Balance(float(quotients.mean()), float(quotients.max()), gap, pairs, prefixes)
+    return pairs, prefixes
 
 
 def condition_gap(language: Dyck, scores: Float[Tensor, "query key"]) -> float:

@@ -87,8 +87,3 @@ class DyckConfig(PreTrainedConfig):
     def d_in(self) -> int:
         """Input size of the first layer: that of the embeddings for the minimal block, else the hidden size."""
         return self.embedding_size if self.block == "minimal" else self.hidden_size
-
-    @property
-    def has_output_projection(self) -> bool:
-        """Whether head outputs are projected by weights: Eq. 6 has one head and no W_O."""
-        return self.block == "gpt" or self.num_attention_heads > 1

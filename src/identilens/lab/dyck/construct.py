@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.lab.dyck.balance import SecondLayer, measure_balance, second_layer
+from identilens.lab.drawing import normals, seeded, uniforms
+from identilens.lab.dyck.balance import measure_balance, second_layer
 from identilens.lab.dyck.embeddings import pair_symbols, symbols
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
@@ -18,26 +19,25 @@ from identilens.lab.dyck.sufficiency import (
     uniform_second_layer,
     uniform_transformer,
 )
-from identilens.runs.tables import Row
 
 
 def unbalanced_model(
-    language: Dyck, size: float, *, seed: int = 0
+    language: Dyck, size: float, seed: int
 ) -> tuple[DyckForCausalLM, Float[Tensor, "symbol d"]]:
     """Return Theorem 1's layer for random embeddings with its attention moved off balance, and the embeddings.
 
     All weights except W_K are those for balanced logits uniform in ±1. For every closing bracket as query, a
     random number uniform in ±size/2 is added to the logit of every bracket.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     count = symbols(language)
-    embeddings = torch.randn(count, count + 8, dtype=torch.float64, generator=generator)
+    embeddings = normals(generator, count, count + 8)
     scores = balanced_scores(language, 1.0, generator)
     model = sufficient_model(language, embeddings, scores, seed=seed)
     if size > 0:
         queries = pair_symbols(language)[1].flatten()
         moved = torch.zeros_like(scores)
-        drawn = torch.rand(len(queries), count - 1, dtype=torch.float64, generator=generator) - 0.5
+        drawn = uniforms(generator, len(queries), count - 1) - 0.5
         moved[queries, 1:] = size * drawn
         inverse = torch.linalg.pinv(embeddings)
         with torch.no_grad():
@@ -81,42 +81,26 @@ def construct_dyck(
     """
     language = Dyck(types, depth)
     uniform = uniform_transformer(language)
-    layer = uniform_second_layer(language, uniform)
-    key = {"construction": "uniform", "off_balance": 0.0}
-    rows = _rows_by_length(language, uniform, layer, lengths, count, seed, key)
+    built = [("uniform", 0.0, uniform, uniform_second_layer(language, uniform))]
     for size in off_balance:
-        model, embeddings = unbalanced_model(language, size, seed=seed)
+        model, embeddings = unbalanced_model(language, size, seed)
         layer = second_layer(embeddings, *attention_weights(model, 0))
-        key = {"construction": "balanced", "off_balance": size}
-        rows += _rows_by_length(language, model, layer, lengths, count, seed, key)
+        built.append(("balanced", size, model, layer))
+    rows = []
+    for name, size, model, layer in built:
+        balance = measure_balance(language, layer)
+        for length in lengths:
+            generator = seeded(seed + length)
+            tokens = with_start(language.sample_prefixes(count, length, generator))
+            accuracy = closing_accuracy(model, tokens, shortest=max(2, (9 * length) // 10))
+            rows.append(
+                {
+                    "construction": name,
+                    "off_balance": size,
+                    "length": length,
+                    "support": support_accuracy(model, tokens),
+                    **vars(accuracy),
+                    **vars(balance),
+                }
+            )
     return pl.DataFrame(rows)
-
-
-def _rows_by_length(
-    language: Dyck,
-    model: DyckForCausalLM,
-    layer: SecondLayer,
-    lengths: Sequence[int],
-    count: int,
-    seed: int,
-    key: Row,
-) -> list[Row]:
-    """Return the accuracy of a constructed model on prefixes of each length, with the balance of its second layer."""
-    balance, rows = measure_balance(language, layer), []
-    for length in lengths:
-        generator = torch.Generator().manual_seed(seed + length)
-        tokens = with_start(language.sample_prefixes(count, length, generator))
-        accuracy = closing_accuracy(model, tokens, shortest=max(2, (9 * length) // 10))
-        rows.append(
-            {
-                **key,
-                "length": length,
-                "support": support_accuracy(model, tokens),
-                "argmax": accuracy.argmax,
-                "threshold": accuracy.threshold,
-                "violation": balance.violation,
-                "largest_violation": balance.largest,
-                "condition": balance.condition,
-            }
-        )
-    return rows

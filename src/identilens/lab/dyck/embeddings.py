@@ -1,16 +1,16 @@
 """Minimal first layers: embeddings of only a bracket's type and depth (Wen et al. 2023, Eq. 19 to 21)."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, pad
 
 from identilens.lab.dyck.language import SPECIAL, START, Dyck
 
 Minimal = Literal["one-hot", "type-depth", "angle"]
-MINIMAL: tuple[Minimal, ...] = ("one-hot", "type-depth", "angle")
+MINIMAL: tuple[Minimal, ...] = get_args(Minimal)
 
 
 def symbols(language: Dyck) -> int:
@@ -31,10 +31,8 @@ def symbol_parts(language: Dyck) -> tuple[Int[Tensor, " symbol"], Int[Tensor, " 
     """Return token and depth of every symbol."""
     k, D = language.types, language.max_depth
     brackets = torch.arange(SPECIAL, language.vocabulary).repeat_interleave(D)
-    depths = torch.cat(
-        [torch.zeros(1).long(), torch.arange(1, D + 1).repeat(k), torch.arange(D).repeat(k)]
-    )
-    return torch.cat([torch.tensor([START]), brackets]), depths
+    depths = torch.cat([torch.arange(1, D + 1).repeat(k), torch.arange(D).repeat(k)])
+    return pad(brackets, (1, 0), value=START), pad(depths, (1, 0))
 
 
 def symbol_ids(

@@ -6,10 +6,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from identilens.lab.dyck.language import Dyck, with_start
+from identilens.lab.dyck.language import Dyck
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.parsing import next_token_distribution, parse
-from identilens.lab.dyck.settings import DyckTraining, Measuring
 from identilens.linalg.memory import blocks
 
 CERTAIN = 0.8
@@ -57,21 +56,6 @@ def closing_accuracy(
     right = chances.argmax(-1) == top
     certain = chances.gather(-1, top[..., None])[..., 0] > CERTAIN
     return Accuracy(float(right[closing].double().mean()), float(certain[counted].double().mean()))
-
-
-def measured_prefixes(
-    language: Dyck, training: DyckTraining, measuring: Measuring
-) -> tuple[Int[Tensor, "count n"], Int[Tensor, "long_count longer"]]:
-    """Return the sequences on which accuracy is measured, in distribution and long.
-
-    In distribution: new sequences from the training distribution. Long: prefixes by Definition 1 of the longest
-    length, of which every prefix from the shortest length on counts, for every training distribution.
-    """
-    # This offset makes the seeds of tests different from those of training sets.
-    short = language.sample(training, measuring.sequences, 1_000_004)
-    generator = torch.Generator().manual_seed(2_000_004)
-    drawn = language.sample_prefixes(measuring.long_sequences, measuring.lengths[1], generator)
-    return short, with_start(drawn)
 
 
 def support_accuracy(model: DyckForCausalLM, tokens: Int[Tensor, "count n"]) -> float:

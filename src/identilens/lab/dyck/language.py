@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from identilens.errors import InputError
+from identilens.lab.drawing import seeded, uniforms
 from identilens.lab.dyck.settings import DyckTraining
 
 PADDING, START, END = 0, 1, 2
@@ -43,10 +44,6 @@ class Dyck:
     def vocabulary(self) -> int:
         """Number of all tokens, with special tokens."""
         return SPECIAL + 2 * self.types
-
-    def close(self, kind: int) -> int:
-        """Return the closing bracket of a type; types count from 0."""
-        return SPECIAL + self.types + kind
 
     @property
     def closing(self) -> slice:
@@ -105,25 +102,25 @@ class Dyck:
             InputError: If the language has no word of the length.
         """
         draw = self.sample_complete if law.data == "complete" else self.sample_prefixes
-        return with_start(draw(count, law.length, torch.Generator().manual_seed(seed)))
+        return with_start(draw(count, law.length, seeded(seed)))
 
     def _walk(
         self, count: int, chances: Float[Tensor, "step depth"], generator: torch.Generator
     ) -> Tensor:
         """Return sequences drawn in parallel, given the probability of an open bracket at each step and depth."""
-        length = len(chances)
-        draws = torch.rand(length, count, dtype=torch.float64, generator=generator)
-        kinds = torch.randint(self.types, (length, count), generator=generator)
+        shape = (len(chances), count)
+        draws = uniforms(generator, *shape)
+        kinds = torch.randint(self.types, shape, generator=generator)
         stack = torch.zeros(count, self.max_depth, dtype=torch.long)
         depth = torch.zeros(count, dtype=torch.long)
-        tokens = torch.empty(length, count, dtype=torch.long)
-        for step in range(length):
-            opens = draws[step] < chances[step][depth]
-            top = stack.gather(1, (depth - 1).clamp_min(0)[:, None])[:, 0]
-            tokens[step] = SPECIAL + torch.where(opens, kinds[step], self.types + top)
-            stack.scatter_(1, torch.where(opens, depth, depth - 1)[:, None], kinds[step][:, None])
+        rows, tokens = torch.arange(count), []
+        for chance, draw, kind in zip(chances, draws, kinds, strict=True):
+            opens = draw < chance[depth]
+            closing = self.types + stack[rows, depth - 1]
+            tokens.append(SPECIAL + torch.where(opens, kind, closing))
+            stack[rows, torch.where(opens, depth, depth - 1)] = kind
             depth += torch.where(opens, 1, -1)
-        return tokens.T.contiguous()
+        return torch.stack(tokens, 1)
 
 
 def with_start(tokens: Int[Tensor, "count length"]) -> Int[Tensor, "count longer"]:
@@ -135,4 +132,4 @@ def with_start(tokens: Int[Tensor, "count length"]) -> Int[Tensor, "count longer
         >>> with_start(torch.tensor([[3, 4, 6, 5]]))
         tensor([[1, 3, 4, 6, 5]])
     """
-    return torch.cat([torch.full_like(tokens[:, :1], START), tokens], 1)
+    return functional.pad(tokens, (1, 0), value=START)

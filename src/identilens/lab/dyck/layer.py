@@ -1,15 +1,13 @@
 """Layers of Dyck transformers: attention through transformers' interface, and the three blocks around it."""
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from identilens.lab.attention import InterfaceAttention
 from identilens.lab.dyck.configuration import DyckConfig
-from identilens.models.eager import eager_attention_forward
 
 
 class FixedIdentity(nn.Linear):
@@ -34,40 +32,25 @@ class UnitNorm(nn.Module):
         return centred / length.clamp_min(max(self.constant, torch.finfo(x.dtype).tiny))
 
 
-class DyckAttention(nn.Module):
+class DyckAttention(InterfaceAttention):
     """Causal self-attention, called through transformers' attention interface."""
 
     def __init__(self, config: DyckConfig, d_in: int, bias: bool) -> None:
-        super().__init__()
-        self.config = config
-        self.heads, self.is_causal = config.num_attention_heads, True
-        size = config.key_size or config.hidden_size // self.heads
-        self.scaling = size**-0.5
-        self.q_proj = nn.Linear(d_in, self.heads * size, bias=bias)
-        self.k_proj = nn.Linear(d_in, self.heads * size, bias=bias)
+        heads, size = config.num_attention_heads, config.key_size or 0
+        super().__init__(config, size, is_causal=True)
+        self.q_proj = nn.Linear(d_in, heads * size, bias=bias)
+        self.k_proj = nn.Linear(d_in, heads * size, bias=bias)
         self.v_proj = nn.Linear(d_in, config.hidden_size, bias=bias)
         width = config.hidden_size
-        self.o_proj = (
-            nn.Linear(width, width, bias=bias)
-            if config.has_output_projection
-            else FixedIdentity(width)
-        )
+        # Eq. 6 has one head and no W_O.
+        projected = config.block == "gpt" or heads > 1
+        self.o_proj = nn.Linear(width, width, bias=bias) if projected else FixedIdentity(width)
 
     def forward(
         self, hidden_states: Float[Tensor, "batch n d_in"], attention_mask: Tensor | None = None
     ) -> tuple[Float[Tensor, "batch n d"], Tensor | None]:
         """Return the projected output, and the weights if the implementation returns them."""
-        query, key, value = (
-            projection(hidden_states).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-            for projection in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        implementation = self.config._attn_implementation or "eager"
-        attend: Callable[..., tuple[Tensor, Tensor | None]] = ALL_ATTENTION_FUNCTIONS.get_interface(
-            implementation, eager_attention_forward
-        )
-        output, weights = attend(
-            self, query, key, value, attention_mask, dropout=0.0, scaling=self.scaling
-        )
+        output, weights = self.attend(hidden_states, hidden_states, attention_mask)
         return self.o_proj(output.flatten(2)), weights
 
 
@@ -94,9 +77,8 @@ class DyckLayer(nn.Module):
             self.residual = config.projection_residual
             widths = (config.projection_widths or [])[number]
             sizes = [config.hidden_size, *widths, config.hidden_size]
-            self.projection = nn.Sequential(nn.Linear(sizes[0], sizes[1]))
-            for d_in, d_out in pairwise(sizes[1:]):
-                self.projection.extend([nn.ReLU(), nn.Linear(d_in, d_out)])
+            parts = [(nn.Linear(*ends), nn.ReLU()) for ends in pairwise(sizes)]
+            self.projection = nn.Sequential(*sum(parts, ())[:-1])
 
     def forward(
         self, hidden_states: Float[Tensor, "batch n d"], attention_mask: Tensor | None = None

@@ -83,9 +83,7 @@ def minimise(
             "loss": loss,
             "norm": norm,
             "gradient": slope / (strength * norm),
-            "violation": balance.violation,
-            "largest_violation": balance.largest,
-            "condition": balance.condition,
+            **vars(balance),
         }
 
 

@@ -11,6 +11,7 @@ from transformers.modeling_outputs import BaseModelOutput, CausalLMOutput
 from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
+from identilens.lab.attention import positions
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import MINIMAL, minimal_embedding, symbol_ids, symbols
 from identilens.lab.dyck.layer import DyckAttention, DyckLayer, FixedIdentity
@@ -30,17 +31,13 @@ class DyckEmbeddings(nn.Module):
         if config.first_layer == "learned":
             self.tokens = nn.Embedding(config.vocab_size or 0, config.hidden_size)
         else:
-            self.register_buffer("symbol_table", self.table(config))
+            table = torch.zeros(symbols(config.language), config.hidden_size)
+            if config.first_layer in MINIMAL:
+                embedding = minimal_embedding(config.language, config.first_layer)
+                table[:, : embedding.shape[1]] = embedding
+            self.register_buffer("symbol_table", table)
         if config.positions == "linear":
             self.direction = nn.Parameter(torch.empty(config.hidden_size))
-
-    @staticmethod
-    def table(config: DyckConfig) -> Float[Tensor, "symbol d"]:
-        """Return the table of a minimal first layer, padded with zeros to the hidden size."""
-        if config.first_layer not in MINIMAL:
-            return torch.zeros(symbols(config.language), config.hidden_size)
-        table = minimal_embedding(config.language, config.first_layer)
-        return nn.functional.pad(table, (0, config.hidden_size - table.shape[1]))
 
     def forward(
         self, input_ids: Int[Tensor, "batch n"], attention_mask: Tensor | None = None
@@ -52,10 +49,7 @@ class DyckEmbeddings(nn.Module):
             embeddings = self.symbol_table[symbol_ids(self.language, input_ids)]
         if not hasattr(self, "direction"):
             return embeddings
-        if attention_mask is None or attention_mask.ndim != 2:
-            places = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-        else:
-            places = (attention_mask.cumsum(-1) - 1).clamp_min(0)
+        places = positions(embeddings, attention_mask)
         return embeddings + (places / _LONGEST)[..., None].to(embeddings) * self.direction
 
 
@@ -134,7 +128,11 @@ class DyckForCausalLM(DyckPreTrainedModel):
     def __init__(self, config: DyckConfig) -> None:
         super().__init__(config)
         self.dyck = DyckModel(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size or 0, bias=False)
+        self.lm_head = nn.Linear(
+            config.hidden_size,
+            config.vocab_size or 0,
+            bias=False,
+        )
         self.post_init()
 
     def forward(

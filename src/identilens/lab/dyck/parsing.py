@@ -9,7 +9,7 @@ from torch import Tensor
 from identilens.lab.dyck.language import SPECIAL, Dyck
 
 PAIRS = ("()", "[]", "{}", "<>", "⟨⟩", "⟦⟧", "⟪⟫", "«»")
-"""Characters of bracket types; further types are written with numbers."""
+"""Characters of bracket types."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,26 +68,22 @@ def next_token_distribution(
                dtype=torch.float64)
     """
     chance = language.open_chances().to(depth.device)[depth]
-    law = torch.zeros(*depth.shape, language.vocabulary, dtype=torch.float64, device=depth.device)
+    law = torch.zeros(
+        *depth.shape,
+        language.vocabulary,
+        dtype=torch.float64,
+        device=depth.device,
+    )
     law[..., SPECIAL : SPECIAL + language.types] = (chance / language.types)[..., None]
     place = SPECIAL + language.types + top_type.clamp_min(0)
     law.scatter_(-1, place[..., None], torch.where(depth > 0, 1 - chance, 0.0)[..., None])
     return law
 
 
-def write_brackets(language: Dyck, tokens: Int[Tensor, " length"]) -> list[str]:
-    """Return each token as a character or name."""
-    names = token_names(language)
-    return [names[token] for token in tokens.tolist()]
-
-
 def token_names(language: Dyck) -> list[str]:
     """Return the name of each token of the vocabulary."""
-    pairs = [
-        PAIRS[kind] if kind < len(PAIRS) else (f"({kind + 1}", f"){kind + 1}")
-        for kind in range(language.types)
-    ]
-    return ["<pad>", "<start>", "<end>", *(pair[0] for pair in pairs), *(pair[1] for pair in pairs)]
+    opens, closes = zip(*PAIRS[: language.types], strict=True)
+    return ["<pad>", "<start>", "<end>", *opens, *closes]
 
 
 def probe_prefix(language: Dyck) -> Int[Tensor, " length"]:

@@ -1,59 +1,47 @@
 """Transformer layers of Theorem 3: no biases, no scaling, g a chain of linear maps (Wen et al. 2023, 3.2)."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from identilens.lab.drawing import normals, seeded
 from identilens.lab.dyck.layer import UnitNorm
 
 _NORM_CONSTANT = 0.1
 """C_LN of Eq. 7, greater than 0 so that the norm is Lipschitz (Lemma 10)."""
 
-
-@dataclass(frozen=True, eq=False)
-class PlainLayer:
-    """A layer without biases: g(LN(W_V X σ(C + X^T W_K^T W_Q X)) + X), g linear maps with ReLU between (Eq. 6).
-
-    Attributes:
-        query: W_Q.
-        key: W_K.
-        value: W_V.
-        projection: Weights of g.
-    """
-
-    query: Float[Tensor, "d_k d"]
-    key: Float[Tensor, "d_k d"]
-    value: Float[Tensor, "d d"]
-    projection: tuple[Tensor, ...]
-
-    @property
-    def matrices(self) -> tuple[Tensor, ...]:
-        """Every weight matrix."""
-        return (self.query, self.key, self.value, *self.projection)
-
-    def run(self, x: Float[Tensor, "batch n d"]) -> Float[Tensor, "batch n d"]:
-        """Return the layer's output; rows are tokens."""
-        query, key, value = (x @ weight.T for weight in (self.query, self.key, self.value))
-        mixed = functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=1.0
-        )
-        y = UnitNorm(_NORM_CONSTANT)(mixed) + x
-        for place, weight in enumerate(self.projection):
-            y = (torch.relu(y) if place else y) @ weight.T
-        return y
+PlainLayer = tuple[Tensor, ...]
+"""Weights of a layer without biases: W_Q, W_K, W_V, then those of g, linear maps with ReLU between them."""
 
 
 def run_layers(
     layers: Sequence[PlainLayer], x: Float[Tensor, "batch n d"]
 ) -> Float[Tensor, "batch n d"]:
-    """Return the output of a sequence of layers."""
+    """Return the output of a sequence of layers, g(LN(W_V X σ(C + X^T W_K^T W_Q X)) + X) (Eq. 6); rows are tokens."""
     for layer in layers:
-        x = layer.run(x)
+        query, key, value = (x @ weight.T for weight in layer[:3])
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=1.0
+        )
+        first, *others = layer[3:]
+        x = (UnitNorm(_NORM_CONSTANT)(mixed) + x) @ first.T
+        for weight in others:
+            x = torch.relu(x) @ weight.T
     return x
+
+
+def drawn_layers(
+    draw: Callable[[int, int], Tensor], layers: int, key_size: int, sizes: Sequence[int]
+) -> list[PlainLayer]:
+    """Return layers whose weights are drawn by their numbers of rows and columns; ``sizes`` are those along g."""
+    size = sizes[0]
+    shapes = [(key_size, size)] * 2 + [(size, size)]
+    shapes += [(rows, columns) for columns, rows in pairwise(sizes)]
+    return [tuple(draw(*shape) for shape in shapes) for _ in range(layers)]
 
 
 def small_target(layers: int, size: int, width: int, seed: int) -> list[PlainLayer]:
@@ -61,28 +49,20 @@ def small_target(layers: int, size: int, width: int, seed: int) -> list[PlainLay
 
     It has L layers, embeddings, queries and keys of size m, a 2-layer g of width w.
     """
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
 
-    def drawn(rows: int, columns: int) -> Tensor:
-        weight = torch.randn(rows, columns, dtype=torch.float64, generator=generator)
+    def draw(rows: int, columns: int) -> Tensor:
+        weight = normals(generator, rows, columns)
         return weight / torch.linalg.matrix_norm(weight, 2)
 
-    return [
-        PlainLayer(
-            drawn(size, size),
-            drawn(size, size),
-            drawn(size, size),
-            (drawn(width, size), drawn(size, width)),
-        )
-        for _ in range(layers)
-    ]
+    return drawn_layers(draw, layers, size, (size, width, size))
 
 
 def without_dead_units(layer: PlainLayer) -> PlainLayer:
     """Return the same function without hidden units and key coordinates that have no input or no output."""
-    weights = list(layer.projection)
+    query, key, value, *weights = layer
     for place in range(len(weights) - 1):
         alive = weights[place].any(1) & weights[place + 1].any(0)
         weights[place : place + 2] = weights[place][alive], weights[place + 1][:, alive]
-    alive = layer.query.any(1) & layer.key.any(1)
-    return replace(layer, query=layer.query[alive], key=layer.key[alive], projection=tuple(weights))
+    alive = query.any(1) & key.any(1)
+    return (query[alive], key[alive], value, *weights)

@@ -1,18 +1,18 @@
 """Every prefix of a bounded Dyck language up to a length, with its probability, for training without sampling."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from identilens.lab.dyck.embeddings import pair_symbols, symbols
 from identilens.lab.dyck.language import SPECIAL, Dyck
 from identilens.lab.dyck.parsing import next_token_distribution
 
 
-@dataclass(frozen=True, eq=False)
-class Prefixes:
+class Prefixes(NamedTuple):
     """Kinds of prefixes for a model without positions: prefixes with the same last symbol and counts are one kind.
 
     Attributes:
@@ -34,40 +34,23 @@ def all_prefixes(language: Dyck, length: int) -> Prefixes:
     The numbers of open minus closing brackets, by type and depth, give the stack. So the counts determine the
     distribution of the next token.
     """
-    counts = torch.nn.functional.one_hot(torch.tensor([0]), symbols(language))
-    empty = Prefixes(
-        counts.argmax(1), counts, _law(language, counts), torch.ones(1, dtype=torch.float64)
-    )
-    lengths = [empty]
+    counts = one_hot(torch.tensor([0]), symbols(language))
+    share = torch.ones(1, dtype=torch.float64)
+    lengths = [Prefixes(counts.argmax(1), counts, _law(language, counts), share)]
     for _ in range(length - 1):
-        lengths.append(_longer(language, lengths[-1]))
-    last = torch.cat([part.last for part in lengths])
-    counts = torch.cat([part.counts for part in lengths])
-    share = torch.cat([part.share for part in lengths]) / length
-    return Prefixes(last, counts, _law(language, counts), share)
-
-
-def _longer(language: Dyck, prefixes: Prefixes) -> Prefixes:
-    """Return the prefixes with one more bracket."""
-    opens, closes = pair_symbols(language)
-    depth, top = _stack(language, prefixes.counts)
-    opening, closing = depth < language.max_depth, depth > 0
-    sources = [opening.nonzero()[:, 0]] * language.types + [closing.nonzero()[:, 0]]
-    added = [symbol[depth[opening]] for symbol in opens] + [
-        closes[top[closing], depth[closing] - 1]
-    ]
-    tokens = [SPECIAL + kind for kind in range(language.types)]
-    shares = [prefixes.law[opening, token] * prefixes.share[opening] for token in tokens]
-    shares.append(
-        prefixes.law[closing, SPECIAL + language.types + top[closing]] * prefixes.share[closing]
-    )
-    last = torch.cat(added)
-    counts = prefixes.counts[torch.cat(sources)] + torch.nn.functional.one_hot(
-        last, symbols(language)
-    )
-    keys, inverse = torch.cat([last[:, None], counts], 1).unique(dim=0, return_inverse=True)
-    share = torch.zeros(len(keys), dtype=torch.float64).index_add_(0, inverse, torch.cat(shares))
-    return Prefixes(keys[:, 0], keys[:, 1:], _law(language, keys[:, 1:]), share)
+        _, counts, law, share = lengths[-1]
+        rows, brackets = law[:, SPECIAL:].nonzero(as_tuple=True)
+        closed = (brackets >= language.types).long()
+        depth, _ = _stack(language, counts[rows])
+        last = 1 + brackets * language.max_depth + depth - closed
+        longer = counts[rows] + one_hot(last, symbols(language))
+        keys, inverse = torch.cat([last[:, None], longer], 1).unique(dim=0, return_inverse=True)
+        last, counts = keys[:, 0], keys[:, 1:]
+        added = law[rows, SPECIAL + brackets] * share[rows]
+        share = torch.zeros(len(keys), dtype=torch.float64).index_add_(0, inverse, added)
+        lengths.append(Prefixes(last, counts, _law(language, counts), share))
+    last, counts, law, share = map(torch.cat, zip(*lengths, strict=True))
+    return Prefixes(last, counts, law, share / length)
 
 
 def _stack(language: Dyck, counts: Tensor) -> tuple[Int[Tensor, " prefix"], Int[Tensor, " prefix"]]:

@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize, pad
 
+from identilens.lab.drawing import normals, seeded, uniforms
 from identilens.lab.dyck.plain import PlainLayer, run_layers, small_target, without_dead_units
 from identilens.lab.dyck.pruning import Sizes, prune_to, random_transformer
 
@@ -42,18 +43,18 @@ def approximation_error(
         length: Number of tokens in each; attention is causal, so shorter sequences are included.
     """
     pruned = [without_dead_units(layer) for layer in pruned]
-    size = len(target[0].value)
-    padding = (0, len(pruned[0].value) - size)
+    size = len(target[0][2])
+    padding = (0, len(pruned[0][2]) - size)
 
     def errors(x: Float[Tensor, "batch n m"]) -> Float[Tensor, "batch n"]:
         expected = pad(run_layers(target, x), padding)
         return torch.linalg.vector_norm(run_layers(pruned, pad(x, padding)) - expected, dim=-1)
 
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(inputs, length, size, dtype=torch.float64, generator=generator)
-    x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    generator = seeded(0)
+    x = normals(generator, inputs, length, size)
+    x = normalize(x, dim=-1)
     # Half of the sequences have tokens of norm 1, the others also shorter tokens.
-    x[::2] *= torch.rand(len(x[::2]), length, 1, dtype=torch.float64, generator=generator)
+    x[::2] *= uniforms(generator, len(x[::2]), length, 1)
     with torch.no_grad():
         sampled = torch.cat([errors(part) for part in x.split(200)]).amax(1)
     worst_first = x[sampled.argsort(descending=True)]
@@ -154,7 +155,7 @@ def prune_dyck(
         pruned = [prune_to(target, large, sizes) for target in targets]
         sampled, error = approximation_error(targets[0], pruned[0], **search)
         other_sampled, other_error = approximation_error(targets[1], pruned[1], **search)
-        kept = [weight.count_nonzero() for layer in pruned[0] for weight in layer.matrices]
+        kept = [weight.count_nonzero() for layer in pruned[0] for weight in layer]
         rows.append(
             {
                 "candidates": number,
@@ -163,14 +164,14 @@ def prune_dyck(
                 "embedding": sizes.embedding,
                 "key_size": sizes.key_size,
                 "width": sizes.projection,
-                "weights": sum(weight.numel() for layer in large for weight in layer.matrices),
+                "weights": sum(weight.numel() for layer in large for weight in layer),
                 "kept": int(sum(kept)),
                 "sampled_error": sampled,
                 "error": error,
                 "other_sampled_error": other_sampled,
                 "other_error": other_error,
                 "apart": approximation_error(targets[0], targets[1], **search)[1],
-                "shared": all(map(torch.equal, pruned[0][0].matrices, pruned[1][0].matrices)),
+                "shared": all(map(torch.equal, pruned[0][0], pruned[1][0])),
             }
         )
     return pl.DataFrame(rows)

@@ -1,14 +1,14 @@
 """Pruning of larger random transformers to a target (Wen et al. 2023, Theorem 3, Lemmas 2 to 10)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.lab.dyck.plain import PlainLayer
+from identilens.lab.drawing import seeded, uniforms
+from identilens.lab.dyck.plain import PlainLayer, drawn_layers
 
 _FAR = 3
 """Products of the largest size that are searched for each weight."""
@@ -23,19 +23,17 @@ def closest_subsets(
     completed by the nearest. For n numbers uniform on [−1, 1] the distance decreases about as 2^{-n} (Pensia et al.
     2020). Cost O(2^{n/2} n) per case, in time and memory.
     """
-    cases, count = values.shape
+    count = values.shape[1]
     half = count // 2
     left, right = _choices(half), _choices(count - half)
     lower = values[:, :half] @ left.double().T
     upper, order = (values[:, half:] @ right.double().T).sort(1)
     missing = targets[:, None] - lower
     above = torch.searchsorted(upper, missing).clamp_max(upper.shape[1] - 1)
-    places = torch.stack([(above - 1).clamp_min(0), above])
-    distances = torch.stack([(upper.gather(1, place) - missing).abs() for place in places])
-    best = distances.amin(0).argmin(1)
-    rows = torch.arange(cases)
-    place = places[distances[:, rows, best].argmin(0), rows, best]
-    return torch.cat([left[best], right[order[rows, place]]], 1)
+    places = torch.cat([(above - 1).clamp_min(0), above], 1)
+    best = (upper.gather(1, places) - missing.repeat(1, 2)).abs().argmin(1, keepdim=True)
+    place = order.gather(1, places.gather(1, best))[:, 0]
+    return torch.cat([left[best[:, 0] % len(left)], right[place]], 1)
 
 
 def _choices(count: int) -> Bool[Tensor, "subset number"]:
@@ -80,21 +78,13 @@ class Sizes:
 
 def random_transformer(sizes: Sizes, layers: int, seed: int) -> list[PlainLayer]:
     """Return Theorem 3's random transformer: layers with a 4-layer g, every weight uniform on [−1, 1]."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
 
-    def drawn(rows: int, columns: int) -> Tensor:
-        return 2 * torch.rand(rows, columns, dtype=torch.float64, generator=generator) - 1
+    def draw(rows: int, columns: int) -> Tensor:
+        return 2 * uniforms(generator, rows, columns) - 1
 
     d, wide = sizes.embedding, sizes.projection
-    return [
-        PlainLayer(
-            drawn(sizes.key_size, d),
-            drawn(sizes.key_size, d),
-            drawn(d, d),
-            (drawn(wide, d), drawn(wide, wide), drawn(wide, wide), drawn(d, wide)),
-        )
-        for _ in range(layers)
-    ]
+    return drawn_layers(draw, layers, sizes.key_size, (d, wide, wide, wide, d))
 
 
 def prune_to(
@@ -109,7 +99,8 @@ def prune_to(
     (Lemma 12). Its g sums the target's g (Lemma 6). The g of the target has two linear maps. The first layer is the
     identity for every target (Corollary 3).
     """
-    pruned = [_identity(layer, sizes) for layer in large]
+    identity = torch.eye(sizes.size).double()
+    pruned = [_linear_pruning(layer, identity, sizes) for layer in large]
     for number, layer in enumerate(target):
         first = 2 * number + 1
         pruned[first : first + 2] = _pair(layer, large[first], large[first + 1], sizes)
@@ -120,32 +111,25 @@ def _pair(
     target: PlainLayer, earlier: PlainLayer, later: PlainLayer, sizes: Sizes
 ) -> tuple[PlainLayer, PlainLayer]:
     m = sizes.size
-    value, rows, columns = _value_pruning(later.value, sizes)
-    centred = target.value - target.value.mean(0)
+    target_query, target_key, target_value, inner, outer = target
+    value, rows, columns = _value_pruning(later[2], sizes)
     # The value in a column is divided by the column's entry of the pruned value matrix; the result is in its row.
     carry = torch.zeros(sizes.embedding, m, dtype=torch.float64)
     carry[:m] = torch.eye(m)
+    centred = target_value - target_value.mean(0)
     carry[columns] = centred / value[rows, columns][:, None]
-    first = replace(_identity(earlier, sizes), projection=_linear_pruning(earlier, carry, sizes))
-    query, key = _key_pruning(later, target.key.T @ target.query, sizes)
-    inner, outer = target.projection
+    query, key = _key_pruning(later, target_key.T @ target_query, sizes)
     # The norm's output is in the rows, X in the first coordinates: g reads their sum.
     reading = torch.zeros(len(inner), sizes.embedding, dtype=torch.float64)
     reading[:, :m], reading[:, rows] = inner, inner
     projection = _relu_pruning(later, reading, outer, sizes)
-    return first, PlainLayer(query, key, value, projection)
-
-
-def _identity(layer: PlainLayer, sizes: Sizes) -> PlainLayer:
-    query, key, value = map(torch.zeros_like, (layer.query, layer.key, layer.value))
-    identity = torch.eye(sizes.size).double()
-    return PlainLayer(query, key, value, _linear_pruning(layer, identity, sizes))
+    return _linear_pruning(earlier, carry, sizes), (query, key, value, *projection)
 
 
 def _value_pruning(value: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor, Tensor]:
     """Return W_V with m large entries kept, no two in a row or column, and their rows and columns (Lemma 9)."""
     m, spare = sizes.size, sizes.spare
-    left = value[m + spare :, m : m + spare].abs().clone()
+    left = value[m + spare :, m : m + spare].abs()
     places = []
     for _ in range(m):
         row, column = divmod(int(left.argmax()), spare)
@@ -161,30 +145,29 @@ def _key_pruning(
     layer: PlainLayer, target: Float[Tensor, "m m"], sizes: Sizes
 ) -> tuple[Tensor, Tensor]:
     """Return W_Q and W_K pruned so that W_Kᵀ W_Q is close to a target matrix on the first coordinates (Lemma 7)."""
-    m, block = sizes.size, 2 * sizes.candidates
-    query, key = torch.zeros_like(layer.query), torch.zeros_like(layer.key)
-    for (i, j), rows in zip(
-        product(range(m), range(m)), torch.arange(len(key)).split(block), strict=True
-    ):
-        products = layer.key[rows, i] * layer.query[rows, j]
-        kept = rows[_chosen(products[None], target[i, j][None], sizes.candidates)[0]]
-        key[kept, i], query[kept, j] = layer.key[kept, i], layer.query[kept, j]
+    rows = torch.arange(len(layer[1])).view(target.numel(), -1)
+    cells = torch.arange(target.numel())[:, None]
+    keys, queries = (rows, cells // sizes.size), (rows, cells % sizes.size)
+    products = layer[1][keys] * layer[0][queries]
+    chosen = _chosen(products, target.flatten(), sizes.candidates)
+    query, key = torch.zeros_like(layer[0]), torch.zeros_like(layer[1])
+    query[queries] = torch.where(chosen, layer[0][queries], 0.0)
+    key[keys] = torch.where(chosen, layer[1][keys], 0.0)
     return query, key
 
 
-def _linear_pruning(
-    layer: PlainLayer, target: Float[Tensor, "out m"], sizes: Sizes
-) -> tuple[Tensor, ...]:
-    """Return g pruned to a linear map: as a 2-layer ReLU network, x = relu(x) − relu(−x)."""
+def _linear_pruning(layer: PlainLayer, target: Float[Tensor, "out m"], sizes: Sizes) -> PlainLayer:
+    """Return a layer pruned to a linear map: no attention, g a 2-layer ReLU network, x = relu(x) − relu(−x)."""
     signs = torch.cat([torch.eye(sizes.size), -torch.eye(sizes.size)]).double()
-    return _relu_pruning(layer, signs, torch.cat([target, -target], 1), sizes)
+    projection = _relu_pruning(layer, signs, torch.cat([target, -target], 1), sizes)
+    return (*map(torch.zeros_like, layer[:3]), *projection)
 
 
 def _relu_pruning(
     layer: PlainLayer, inner: Tensor, outer: Tensor, sizes: Sizes
 ) -> tuple[Tensor, ...]:
     """Return the 4-layer g pruned to the 2-layer network outer · relu(inner · x) (Lemma 6)."""
-    first, second, third, fourth = layer.projection
+    first, second, third, fourth = layer[3:]
     lower = _sum_pruning(first, second, inner, sizes.candidates, (1, -1))
     return (*lower, *_sum_pruning(third, fourth, outer, sizes.candidates, (1,)))
 

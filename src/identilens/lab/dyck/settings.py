@@ -141,17 +141,19 @@ class DyckTrainSettings(DyckTraining, Measuring):
 
     def kind(self) -> DyckSetting:
         """Return the one kind of model that the settings describe."""
-        config = {
-            "bracket_types": self.types,
-            "max_depth": self.depth,
-            "num_hidden_layers": self.layers,
-            "num_attention_heads": self.heads,
-            "hidden_size": self.hidden,
-            "intermediate_size": self.hidden,
-            "block": self.block,
-            "first_layer": self.first_layer,
-            "positions": self.positions,
-        }
         layers = "1 layer" if self.layers == 1 else f"{self.layers:,} layers"
-        name = f"{self.types} types, depth {self.depth}, {layers}"
-        return DyckSetting(name, config, DyckTraining(**self.values_of(DyckTraining)))
+        return DyckSetting(
+            f"{self.types} types, depth {self.depth}, {layers}",
+            {
+                "bracket_types": self.types,
+                "max_depth": self.depth,
+                "num_hidden_layers": self.layers,
+                "num_attention_heads": self.heads,
+                "hidden_size": self.hidden,
+                "intermediate_size": self.hidden,
+                "block": self.block,
+                "first_layer": self.first_layer,
+                "positions": self.positions,
+            },
+            DyckTraining(**self.values_of(DyckTraining)),
+        )

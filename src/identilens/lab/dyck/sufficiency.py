@@ -1,9 +1,7 @@
 """The sufficiency part of Theorem 1 as explicit weights: a balanced second layer that generates Dyck of any length."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from functools import partial
-from itertools import product
 from math import log
 from typing import Any
 
@@ -13,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from identilens.errors import InputError
+from identilens.lab.drawing import normals, seeded, uniforms
 from identilens.lab.dyck.balance import SecondLayer, condition_gap, second_layer
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import pair_symbols, symbol_parts, symbols
@@ -31,38 +30,24 @@ _ROUNDING = 1e-10
 """C_LN. With 0, as in the theorem, the norm would scale rounding errors to length one where all brackets match."""
 
 
-@dataclass(frozen=True, eq=False)
-class LayerWeights:
-    """Weights of one layer of the paper's block (Eq. 6).
-
-    Attributes:
-        q: W_Q.
-        k: W_K.
-        v: W_V.
-        projection: Weight and bias of each linear layer of g.
-    """
-
-    q: Float[Tensor, "d_k d"]
-    k: Float[Tensor, "d_k d"]
-    v: Float[Tensor, "d d"]
-    projection: list[tuple[Tensor, Tensor]]
+PaperLayer = tuple[Float[Tensor, "3 d d"], list[tuple[Tensor, Tensor]]]
+"""W_Q, W_K and W_V of the paper's block (Eq. 6), and weight and bias of each linear layer of g."""
 
 
 @torch.no_grad()
 def paper_model(
-    language: Dyck, layers: Sequence[LayerWeights], constant: float, **options: Any
+    language: Dyck, layers: Sequence[PaperLayer], constant: float, **options: Any
 ) -> DyckForCausalLM:
     """Return the model in float64 with layers of the paper's block, the given weights and C_LN.
 
     The last layer gives the log-probabilities of Definition 1, and −40 for impossible tokens.
     """
-    widths = [[len(bias) for _, bias in layer.projection[:-1]] for layer in layers]
+    widths = [[len(bias) for _, bias in projection[:-1]] for _, projection in layers]
     config = DyckConfig(
         bracket_types=language.types,
         max_depth=language.max_depth,
         open_probability=language.open_probability,
-        hidden_size=len(layers[0].v),
-        key_size=len(layers[0].q),
+        hidden_size=layers[0][0].shape[1],
         num_hidden_layers=len(layers),
         block="paper",
         projection_widths=widths,
@@ -73,11 +58,11 @@ def paper_model(
     model = DyckForCausalLM(config).double().eval()
     # Off balance, logits of closing brackets may be equal but for rounding, which is that of the formula.
     model.set_attn_implementation("eager")
-    for number, weights in enumerate(layers):
+    for number, (attention, projection) in enumerate(layers):
         layer = model.get_submodule(f"dyck.layers.{number}")
-        for part in "qkv":
-            layer.get_parameter(f"attention.{part}_proj.weight").copy_(getattr(weights, part))
-        for place, (weight, bias) in enumerate(weights.projection):
+        for part, weight in zip("qkv", attention, strict=True):
+            layer.get_parameter(f"attention.{part}_proj.weight").copy_(weight)
+        for place, (weight, bias) in enumerate(projection):
             layer.get_parameter(f"projection.{2 * place}.weight").copy_(weight)
             layer.get_parameter(f"projection.{2 * place}.bias").copy_(bias)
     k, q, head = language.types, language.open_probability, model.lm_head.weight.zero_()
@@ -104,8 +89,8 @@ def balanced_scores(
     """
     size = symbols(language)
     opens, closes = (kind.flatten() for kind in pair_symbols(language))
-    scores = (2 * torch.rand(size, size, dtype=torch.float64, generator=generator) - 1) * spread
-    shifts = (2 * torch.rand(len(opens), dtype=torch.float64, generator=generator) - 1) * spread
+    scores = (2 * uniforms(generator, size, size) - 1) * spread
+    shifts = (2 * uniforms(generator, len(opens)) - 1) * spread
     scores[closes[:, None], closes] = scores[closes[:, None], opens] + shifts
     return scores
 
@@ -143,8 +128,8 @@ def sufficient_model(
     e = embeddings.double()
     # Orthonormal and orthogonal to the vector of ones (Lemma 16), one for each open bracket.
     brackets = language.types * language.max_depth
-    generator = torch.Generator().manual_seed(seed)
-    drawn = torch.randn(e.shape[1], brackets, dtype=torch.float64, generator=generator)
+    generator = seeded(seed)
+    drawn = normals(generator, e.shape[1], brackets)
     directions = torch.linalg.qr(drawn - drawn.mean(0))[0].T
     model = paper_model(
         language, [balanced_layer(language, e, scores, directions)], _ROUNDING, first_layer="given"
@@ -158,7 +143,7 @@ def balanced_layer(
     embeddings: Float[Tensor, "symbol d"],
     scores: Float[Tensor, "query key"],
     directions: Float[Tensor, "bracket d"],
-) -> LayerWeights:
+) -> PaperLayer:
     """Return the second layer of Theorem 1's proof (C.1).
 
     W_V maps the open bracket (i, d) to its direction o_{i,d}, and its partner to −exp(c_{i,d}) o_{i,d}, with c the
@@ -187,12 +172,9 @@ def balanced_layer(
     # The least coordinate of an unmatched bracket's direction after the LayerNorm.
     logits = scores[closes[:, None], opens]
     least = float((logits.amin(1) - logits.amax(1)).exp().min()) / language.max_depth**0.5
-    return LayerWeights(
-        _eye(size),
-        size**0.5 * inverse @ scores @ inverse.T,
-        (inverse @ values).T,
-        _reading_projection(language, embeddings, directions, least),
-    )
+    key = size**0.5 * inverse @ scores @ inverse.T
+    attention = torch.stack([_eye(size), key, (inverse @ values).T])
+    return attention, _reading_projection(language, embeddings, directions, least)
 
 
 def _reading_projection(
@@ -202,9 +184,9 @@ def _reading_projection(
     count, brackets = len(embeddings), len(directions)
     code = _code(embeddings, directions)
     places, order = (embeddings @ code).sort()
-    middles, halves = (places[1:] + places[:-1]) / 2, (places[1:] - places[:-1]) / 2
+    middles, halves = (places[1:] + places[:-1]) / 2, places.diff() / 2
     # First: two units per step between neighbouring codes, and the brackets' directions with either sign.
-    steps = code.expand(count - 1, -1) / halves[:, None]
+    steps = code / halves[:, None]
     first = torch.cat([steps, steps, directions, -directions])
     first_bias = torch.cat([0.5 - middles / halves, -0.5 - middles / halves, _zeros(2 * brackets)])
     symbol = _zeros(count, len(first))
@@ -212,30 +194,25 @@ def _reading_projection(
     symbol_bias = _zeros(count)
     symbol_bias[order[0]] = 1.0
     # Second: the symbols, and for each bracket two units of a step at half of its least share when unmatched.
-    signs = _eye(brackets)
-    share = torch.cat([torch.zeros(brackets, 2 * (count - 1)), signs, -signs], 1)
+    signs = torch.cat([_eye(brackets), -_eye(brackets)], 1)
+    share = pad(signs, (2 * (count - 1), 0))
     products = directions @ embeddings.T
     share, share_bias = (share - products @ symbol) * 3 / least, -products @ symbol_bias * 3 / least
     second = torch.cat([symbol, share, share])
     second_bias = torch.cat([symbol_bias, share_bias - 1, share_bias - 2])
-    width = len(second)
-    size = embeddings.shape[1]
+    # Third: for each bracket, whether it is unmatched and the last token closes down to it; then the open tokens.
     k, D = language.types, language.max_depth
-    opens, closes = pair_symbols(language)
-    inner = k * (D - 1)
-    third = _zeros(inner + k + 1, width)
+    token, depth = symbol_parts(language)
+    down = language.is_close(token) & (depth == torch.arange(1, D + 1).repeat(k)[:, None])
+    opened = token == torch.arange(SPECIAL, SPECIAL + k)[:, None]
+    third = pad(torch.cat([down, opened, (depth == D)[None]]).double(), (0, 2 * brackets))
+    third[:brackets, count:] = signs
     third_bias = _zeros(len(third))
-    third_bias[:inner] = -1.0
-    last = _zeros(size, len(third))
-    for unit, (i, d) in enumerate(product(range(k), range(1, D))):
-        # After the symbols there are two units for each bracket: step up and step down.
-        step = symbols(language) + i * D + d - 1
-        third[unit, closes[:, d]], third[unit, step], third[unit, step + k * D] = 1.0, 1.0, -1.0
-        last[i, unit] = 1.0
-    for i in range(k):
-        third[inner + i, opens[i]], last[i, inner + i] = 1.0, 1.0
-    third[-1, opens[:, -1]], last[k, -1] = 1.0, 1.0
-    last_bias = _zeros(size)
+    third_bias[:brackets] = -1.0
+    last = _zeros(embeddings.shape[1], len(third))
+    last[:k, :-1] = torch.cat([_eye(k).repeat_interleave(D, 1), _eye(k)], 1)
+    last[k, -1] = 1.0
+    last_bias = _zeros(len(last))
     last_bias[k + 1] = 1.0
     return [
         (first, first_bias),
@@ -261,9 +238,7 @@ def _code(embeddings: Tensor, directions: Tensor) -> Float[Tensor, " d"]:
     if int(torch.linalg.matrix_rank(off)) == count:
         code = torch.linalg.pinv(off) @ torch.arange(count).double()
         return code - directions.T @ (directions @ code)
-    drawn = torch.randn(
-        off.shape[1], 2000, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
+    drawn = normals(seeded(0), off.shape[1], 2000)
     drawn = drawn - directions.T @ (directions @ drawn)
     drawn = drawn / torch.linalg.vector_norm(drawn, dim=0)
     gap, best = (off @ drawn).sort(0).values.diff(dim=0).amin(0).max(0)
@@ -300,15 +275,16 @@ def uniform_transformer(language: Dyck) -> DyckForCausalLM:
     pair = torch.tensor([[1.0, -1.0]], dtype=torch.float64) / 2**0.5
     signs = torch.block_diag(*[pair] * (language.types * language.max_depth))
     directions = pad(signs, (size - signs.shape[1], 0))
-    second = balanced_layer(language, embeddings, _zeros(count, count), directions)
-    value = _zeros(size, size)
+    attention, reading = balanced_layer(language, embeddings, _zeros(count, count), directions)
+    attention[:2] = 0.0
+    depths = _zeros(3, size, size)
+    value = depths[2]
     value[vocabulary, SPECIAL : SPECIAL + language.types] = 1.0
     value[vocabulary, language.closing] = -1.0
     value[vocabulary + 2, START] = 1.0
     value[[vocabulary + 1, vocabulary + 3]] = -value[[vocabulary, vocabulary + 2]]
-    even = _zeros(1, size)
-    first = LayerWeights(even, even, value, _depth_projection(language, embeddings))
-    model = paper_model(language, [first, replace(second, q=even, k=even)], 0.0)
+    first = (depths, _depth_projection(language, embeddings))
+    model = paper_model(language, [first, (attention, reading)], 0.0)
     tokens = model.get_parameter("dyck.embeddings.tokens.weight")
     tokens.data = _eye(vocabulary, size)
     return model.float()

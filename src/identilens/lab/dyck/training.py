@@ -12,6 +12,7 @@ from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional
 
 from identilens.errors import NumericalError
+from identilens.lab.drawing import seeded
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import SPECIAL, Dyck
 from identilens.lab.dyck.modeling import DyckForCausalLM
@@ -32,7 +33,6 @@ class Stack:
     def __init__(
         self, models: Sequence[DyckForCausalLM], device: str | torch.device = "cpu"
     ) -> None:
-        self.models = models
         parameters, buffers = stack_module_state(list(models))
         self.parameters = {
             name: value.detach().to(device).requires_grad_(value.requires_grad)
@@ -52,13 +52,6 @@ class Stack:
 
         return vmap(of_member)(self.parameters, tokens)
 
-    @torch.no_grad()
-    def update_models(self) -> None:
-        """Copy each member's parameters into its model."""
-        for member, model in enumerate(self.models):
-            for name, parameter in model.named_parameters():
-                parameter.copy_(self.parameters[name][member])
-
 
 @dataclass(frozen=True, eq=False)
 class Trained:
@@ -66,12 +59,10 @@ class Trained:
 
     Attributes:
         models: One model per seed.
-        seeds: Seeds of initial weights, order of the batches and inserted pairs.
         losses: Mean cross-entropy of each epoch and member, without the contrastive term.
     """
 
     models: list[DyckForCausalLM]
-    seeds: tuple[int, ...]
     losses: Float[Tensor, "epoch member"]
 
 
@@ -118,9 +109,12 @@ def train_models(
     models = [new_model(config, seed) for seed in seeds]
     stack = Stack(models, device)
     if training.attention == "uniform":
-        freeze_attention(stack)
+        # Queries and keys of 0 attend to all visible positions equally.
+        for name, value in stack.parameters.items():
+            if ".q_proj." in name or ".k_proj." in name:
+                value.requires_grad_(False).zero_()
     losses = []
-    for epoch, entropies in enumerate(_epochs(config, stack, data, training, seeds)):
+    for epoch, entropies in enumerate(_epochs(config.language, stack, data, training, seeds)):
         losses.append(entropies.cpu())
         if not bool(torch.isfinite(losses[-1]).all()):
             raise NumericalError(
@@ -128,19 +122,13 @@ def train_models(
             )
         if progress:
             progress(epoch + 1, training.epochs, float(losses[-1].mean()))
-    stack.update_models()
-    return Trained([model.eval() for model in models], tuple(seeds), torch.stack(losses))
-
-
-def freeze_attention(stack: Stack) -> None:
-    """Set the queries and keys of every layer to zero for good: each position attends to all visible ones equally."""
-    for name, value in stack.parameters.items():
-        if ".q_proj." in name or ".k_proj." in name:
-            value.requires_grad_(False).zero_()
+    for member, model in enumerate(models):
+        model.load_state_dict({name: value[member] for name, value in stack.parameters.items()})
+    return Trained([model.eval() for model in models], torch.stack(losses))
 
 
 def _epochs(
-    config: DyckConfig,
+    language: Dyck,
     stack: Stack,
     data: Tensor,
     training: DyckTraining,
@@ -151,25 +139,25 @@ def _epochs(
     optimiser = torch.optim.AdamW(
         trained, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True
     )
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimiser, lambda epoch: (1 + cos(pi * epoch / training.epochs)) / 2
+    )
+    generators = [seeded(seed) for seed in seeds]
     # Drawn once for all members, so that their sequences have the same length and do not depend on other members.
-    nests = torch.Generator().manual_seed(0)
-    for epoch in range(training.epochs):
-        for group in optimiser.param_groups:
-            group["lr"] = training.learning_rate * (1 + cos(pi * epoch / training.epochs)) / 2
+    nests = seeded(0)
+    for _ in range(training.epochs):
         order = torch.stack(
             [torch.randperm(len(data), generator=generator) for generator in generators]
         )
         total = torch.zeros(len(seeds), device=data.device)
         for batch in order.to(data.device).split(training.batch_size, 1):
             optimiser.zero_grad()
-            depth = int(torch.randint(1, config.max_depth + 1, (), generator=nests))
-            entropy, contrast = _losses(
-                config.language, stack, data[batch], training, depth, generators
-            )
+            depth = int(torch.randint(1, language.max_depth + 1, (), generator=nests))
+            entropy, contrast = _losses(language, stack, data[batch], training, depth, generators)
             (entropy + contrast).sum().backward()
             optimiser.step()
             total += entropy.detach() * batch.shape[1]
+        schedule.step()
         yield total / len(data)
 
 

@@ -7,6 +7,7 @@ import polars as pl
 import torch
 
 from identilens.errors import InputError
+from identilens.lab.drawing import seeded
 from identilens.measures.attention.logits import logit_rank_study
 from identilens.measures.attention.rank import numerical_rank
 from identilens.models.layout import chosen_heads
@@ -58,7 +59,7 @@ def logit_ranks(
             if not lengths[0] * d_v <= item.length <= lengths[1] * d_v:
                 continue
             head = read_head(lens, item, site.layer, number, "encoder")
-            generator = torch.Generator().manual_seed(seed + len(rows))
+            generator = seeded(seed + len(rows))
             measured = logit_rank_study(
                 head.attention, head.projected, head.d_k, count=count, generator=generator
             )
@@ -111,7 +112,7 @@ def rank_by_length(
         InputError: If a length is above the model's limit, or there are fewer than ``per_length`` texts of it.
     """
     ids = lens.tokenizer(list(texts), truncation=True)["input_ids"]
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     rows: list[dict[str, int]] = []
     for length in lengths:
         fitting = [index for index, tokens in enumerate(ids) if len(tokens) >= length]

@@ -1,7 +1,6 @@
 """Identifiable encoders as Hugging Face models: embeddings, layers, and a classifier on the first token."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,27 +10,23 @@ from transformers import AutoConfig, AutoModel, AutoModelForSequenceClassificati
 from transformers import initialization as init
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_outputs import BaseModelOutput, SequenceClassifierOutput
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
+from identilens.lab.attention import InterfaceAttention, positions
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
-from identilens.models.eager import eager_attention_forward
 
 
 class XavierLinear(nn.Linear):
     """The map to queries, keys or values: initially Xavier uniform, with zero bias."""
 
 
-class IdentifiableAttention(nn.Module):
+class IdentifiableAttention(InterfaceAttention):
     """Self-attention with free d_k and d_v; ``add`` adds the heads before the output projection (section 4)."""
 
     def __init__(self, config: IdentifiableEncoderConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.is_causal = False
+        super().__init__(config, config.d_k, is_causal=False)
         heads, d_v = config.num_attention_heads, config.d_v or 0
-        self.scaling = config.d_k**-0.5
         self.q_proj = XavierLinear(config.hidden_size, heads * config.d_k)
         self.k_proj = XavierLinear(config.hidden_size, heads * config.d_k)
         self.v_proj = XavierLinear(config.hidden_size, heads * d_v)
@@ -45,21 +40,11 @@ class IdentifiableAttention(nn.Module):
         **kwargs,
     ) -> tuple[Float[Tensor, "batch n d_model"], Tensor | None]:
         """Return the output of the first ``queries`` positions (default: all) and, with eager attention, weights."""
-        attend: Callable = ALL_ATTENTION_FUNCTIONS.get_interface(
-            self.config._attn_implementation or "eager", eager_attention_forward
-        )
-
-        def split(mapped: Tensor) -> Tensor:
-            return mapped.unflatten(-1, (self.config.num_attention_heads, -1)).transpose(1, 2)
-
-        output, weights = attend(
-            self,
-            split(self.q_proj(hidden_states[:, :queries])),
-            split(self.k_proj(hidden_states)),
-            split(self.v_proj(hidden_states)),
+        output, weights = self.attend(
+            hidden_states[:, :queries],
+            hidden_states,
             attention_mask,
             dropout=self.config.dropout if self.training else 0.0,
-            scaling=self.scaling,
             **kwargs,
         )
         joined = output.sum(2) if self.config.heads == "add" else output.flatten(2)
@@ -120,9 +105,6 @@ class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
         """
         if isinstance(module, nn.Embedding):
             init.normal_(module.weight, std=self.config.initializer_std)
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-            init.zeros_(module.bias)
         elif isinstance(module, XavierLinear):
             init.xavier_uniform_(module.weight)
             init.zeros_(module.bias)
@@ -130,6 +112,8 @@ class IdentifiableEncoderPreTrainedModel(PreTrainedModel):
             bound = 1 / math.sqrt(module.in_features)
             init.uniform_(module.weight, -bound, bound)
             init.uniform_(module.bias, -bound, bound)
+        else:
+            super()._init_weights(module)
 
 
 class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
@@ -170,23 +154,14 @@ class IdentifiableEncoderModel(IdentifiableEncoderPreTrainedModel):
         the first position, which must not be padding: the state is the same, at less cost.
         """
         embedded = self.token_embeddings(input_ids) if inputs_embeds is None else inputs_embeds
-        positions = (
-            self._positions(embedded, attention_mask) if position_ids is None else position_ids
-        )
-        state = self.dropout(embedded + self.position_embeddings(positions))
+        places = positions(embedded, attention_mask) if position_ids is None else position_ids
+        state = self.dropout(embedded + self.position_embeddings(places))
         mask = create_bidirectional_mask(self.config, state, attention_mask)
         for index, layer in enumerate(self.layers):
             queries = 1 if first_token_only and index == len(self.layers) - 1 else None
             narrow = mask[:, :, :queries] if isinstance(mask, Tensor) and mask.ndim == 4 else mask
             state = layer(state, narrow, queries, **kwargs)
         return BaseModelOutput(last_hidden_state=state)
-
-    def _positions(self, embedded: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Count positions from each text's first token, so that padding on the left does not shift them."""
-        length = embedded.shape[1]
-        if attention_mask is None or attention_mask.ndim != 2:
-            return torch.arange(length, device=embedded.device)[None]
-        return (attention_mask.long().cumsum(-1) - 1).clamp_min(0)
 
 
 class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrainedModel):
@@ -230,7 +205,12 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
         loss = None
         if labels is not None:
             loss = nn.functional.cross_entropy(logits.float(), labels)
-        return SequenceClassifierOutput(loss, logits, states.hidden_states, states.attentions)
+        return SequenceClassifierOutput(
+            loss,
+            logits,
+            states.hidden_states,
+            states.attentions,
+        )
 
     def _read(
         self, input_ids: Tensor | None, mask: Tensor | None, options: dict[str, Any]

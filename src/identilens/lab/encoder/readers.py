@@ -2,13 +2,13 @@
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
 
 from identilens.errors import InputError
+from identilens.lab.drawing import seeded
 from identilens.lab.encoder.settings import EncoderSettings
 from identilens.lab.encoder.tasks import TASKS, Task
 from identilens.runs.lines import kind_of, read_lines
@@ -22,24 +22,11 @@ _FILES = {"train": ("train",), "validation": ("dev", "valid", "validation"), "te
 VALIDATION_SHARE = 0.3
 
 
-@dataclass(frozen=True)
-class Examples:
-    """Texts (or pairs) with their classes, numbered from 0."""
+Examples = list[tuple[Text, int]]
+"""Texts (or pairs) with their classes, numbered from 0."""
 
-    texts: tuple[Text, ...]
-    labels: tuple[int, ...]
-
-    def __len__(self) -> int:
-        return len(self.texts)
-
-
-@dataclass(frozen=True)
-class Splits:
-    """The three parts of a task."""
-
-    train: Examples
-    validation: Examples
-    test: Examples
+Splits = dict[Part, Examples]
+"""The three parts of a task."""
 
 
 def read_part(task: Task, folder: Path, part: Part) -> Examples:
@@ -67,7 +54,7 @@ def read_part(task: Task, folder: Path, part: Part) -> Examples:
     (file,) = files
     lines = (line for _, line in read_lines(file))
     rows = _tsv(task, lines) if kind_of(file) == ".tsv" else _csv(lines)
-    texts, labels = [], []
+    examples: Examples = []
     for number, (label, pieces) in enumerate(rows, 1):
         filled = tuple(piece for piece in pieces if piece and piece.strip())
         if label not in task.labels or len(filled) < (2 if task.pair else 1):
@@ -76,9 +63,9 @@ def read_part(task: Task, folder: Path, part: Part) -> Examples:
                 f"{', '.join(task.labels)}; got label {label!r} and {len(filled)} of the columns "
                 f"{', '.join(task.text)}. Correct or remove the row."
             )
-        texts.append(filled if task.pair else " ".join(filled))
-        labels.append(task.labels.index(label))
-    return Examples(tuple(texts), tuple(labels))
+        text = filled if task.pair else " ".join(filled)
+        examples.append((text, task.labels.index(label)))
+    return examples
 
 
 def _tsv(task: Task, lines: Iterable[str]) -> Iterator[_Row]:
@@ -105,18 +92,13 @@ def splits_of(settings: EncoderSettings) -> Splits:
     """
     task, data = TASKS[settings.task], settings.data
     train, test = (read_part(task, data, part) for part in ("train", "test"))
-    order = torch.randperm(len(train), generator=torch.Generator().manual_seed(settings.seed))
-    chosen = order[: settings.limit].tolist()
+    order = torch.randperm(len(train), generator=seeded(settings.seed))
+    chosen = [train[row] for row in order[: settings.limit].tolist()]
     if len(chosen) < 2:
         raise InputError(
             f"{task.name} needs at least two training rows; got {len(chosen)}. Raise --limit."
         )
     if task.validation:
-        return Splits(_pick(train, chosen), read_part(task, data, "validation"), test)
+        return {"train": chosen, "validation": read_part(task, data, "validation"), "test": test}
     held_out = max(1, round(VALIDATION_SHARE * len(chosen)))
-    return Splits(_pick(train, chosen[held_out:]), _pick(train, chosen[:held_out]), test)
-
-
-def _pick(examples: Examples, rows: list[int]) -> Examples:
-    texts, labels = examples.texts, examples.labels
-    return Examples(tuple(texts[row] for row in rows), tuple(labels[row] for row in rows))
+    return {"train": chosen[held_out:], "validation": chosen[:held_out], "test": test}

@@ -1,6 +1,5 @@
 """Training an identifiable encoder on one task with transformers' Trainer, as in Bhardwaj et al. 2021, section 6."""
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,7 +26,7 @@ from identilens.lab.encoder.settings import EncoderSettings
 from identilens.lab.encoder.tasks import TASKS, Task
 from identilens.models.saving import save_model
 from identilens.runs.files import write_folder
-from identilens.runs.tables import Row
+from identilens.runs.tables import Columns, Row, decimals, integers
 
 
 def encoded_examples(examples: Examples, tokenizer: PreTrainedTokenizerFast) -> Any:
@@ -35,24 +34,23 @@ def encoded_examples(examples: Examples, tokenizer: PreTrainedTokenizerFast) -> 
 
     The sentences of a pair are encoded separately.
     """
-    pairs = isinstance(examples.texts[0], tuple)
-    sides: list[Any] = list(zip(*examples.texts, strict=True)) if pairs else [examples.texts]
+    texts, labels = zip(*examples, strict=True)
+    sides: list[Any] = list(zip(*texts, strict=True)) if isinstance(texts[0], tuple) else [texts]
     columns = {
         name: tokenizer(list(side), truncation=True).input_ids
         for name, side in zip(("input_ids", "pair_input_ids"), sides, strict=False)
     }
-    return pl.DataFrame({**columns, "labels": examples.labels}).to_dicts()
+    return pl.DataFrame({**columns, "labels": labels}).to_dicts()
 
 
 def collate_examples(rows: Sequence[Row]) -> dict[str, Tensor]:
     """Return a batch: ids padded with 0 on the right, their masks, and labels."""
     batch = {"labels": torch.tensor([row["labels"] for row in rows])}
-    for name in (name for name in ("input_ids", "pair_input_ids") if name in rows[0]):
+    for name in rows[0].keys() - {"labels"}:
         ids = [torch.tensor(row[name]) for row in rows]
+        ones = [torch.ones_like(row) for row in ids]
         batch[name] = pad_sequence(ids, batch_first=True)
-        lengths = torch.tensor([len(row) for row in ids])
-        mask = torch.arange(batch[name].shape[1]) < lengths[:, None]
-        batch[name.replace("input_ids", "attention_mask")] = mask.long()
+        batch[name.replace("input_ids", "attention_mask")] = pad_sequence(ones, batch_first=True)
     return batch
 
 
@@ -115,6 +113,22 @@ def training_arguments(folder: Path, settings: EncoderSettings) -> TrainingArgum
     )
 
 
+OUTCOME: Columns = {
+    "task": pl.String,
+    "heads": pl.String,
+    **integers("d_k", "d_v", "layers", "d_model", "attention_heads", "feed_forward"),
+    **decimals("initial_std", "dropout"),
+    **integers("max_length", "max_words", "epochs", "batch_size"),
+    "learning_rate": pl.Float64,
+    "precision": pl.String,
+    **integers("limit", "seed", "best_epoch"),
+    **decimals("validation_accuracy", "test_accuracy", "test_loss"),
+    **integers("train_rows", "validation_rows", "test_rows", "vocabulary", "parameters"),
+    "seconds": pl.Float64,
+}
+"""What is known of a training run: its settings, and metrics of the best epoch."""
+
+
 def train_encoder(
     parts: Splits, settings: EncoderSettings, tell: Tell, folder: Path | None = None
 ) -> tuple[pl.DataFrame, Row]:
@@ -127,30 +141,29 @@ def train_encoder(
 
     sentences = [
         sentence
-        for text in parts.train.texts
+        for text, _ in parts["train"]
         for sentence in (text if isinstance(text, tuple) else (text,))
     ]
     tokenizer = build_tokenizer(
         sentences, max_words=settings.max_words, max_length=settings.max_length
     )
     model = build_model(TASKS[settings.task], tokenizer, settings)
+    course = _Course(tell)
     with TemporaryDirectory() as checkpoints:
         trainer = Trainer(
             model=model,
             args=training_arguments(Path(checkpoints), settings),
             data_collator=collate_examples,
-            train_dataset=encoded_examples(parts.train, tokenizer),
-            eval_dataset=encoded_examples(parts.validation, tokenizer),
+            train_dataset=encoded_examples(parts["train"], tokenizer),
+            eval_dataset=encoded_examples(parts["validation"], tokenizer),
             compute_metrics=_accuracy,
-            callbacks=[_Reporter(tell)],
+            callbacks=[course],
         )
         trainer.remove_callback(PrinterCallback)
-        started = time.perf_counter()
-        trainer.train()
-        seconds = time.perf_counter() - started
-    table = _epochs(trainer.state.log_history)
+        seconds = trainer.train().metrics["train_runtime"]
+    table = pl.DataFrame(course.rows)
     best = table.sort("validation_accuracy", "epoch", descending=[True, False]).row(0, named=True)
-    tested = trainer.evaluate(encoded_examples(parts.test, tokenizer), metric_key_prefix="test")
+    tested = trainer.evaluate(encoded_examples(parts["test"], tokenizer), metric_key_prefix="test")
     if folder is not None:
         write_folder(folder, partial(save_model, model, tokenizer))
     return table, {
@@ -160,46 +173,40 @@ def train_encoder(
         "validation_accuracy": best["validation_accuracy"],
         "test_accuracy": tested["test_accuracy"],
         "test_loss": tested["test_loss"],
-        "train_rows": len(parts.train),
-        "validation_rows": len(parts.validation),
-        "test_rows": len(parts.test),
+        **{f"{part}_rows": len(examples) for part, examples in parts.items()},
         "vocabulary": len(tokenizer),
         "parameters": model.num_parameters(),
         "seconds": seconds,
     }
 
 
-class _Reporter(TrainerCallback):
-    """Reports the validation accuracy of each epoch."""
+class _Course(TrainerCallback):
+    """Losses and validation accuracy of each epoch, reported as they come."""
 
     def __init__(self, tell: Tell) -> None:
         self.tell = tell
+        self.rows: list[Row] = []
 
-    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        accuracy = kwargs["metrics"].get("eval_accuracy")
-        if accuracy is not None:
-            epoch = round(state.epoch)
+    def on_evaluate(
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **kwargs: Any
+    ) -> None:
+        if "eval_accuracy" in metrics:
+            epoch, accuracy = round(state.epoch), metrics["eval_accuracy"]
+            losses = [entry["loss"] for entry in state.log_history if "loss" in entry]
+            self.rows.append(
+                {
+                    "epoch": epoch,
+                    "train_loss": losses[-1],
+                    "validation_loss": metrics["eval_loss"],
+                    "validation_accuracy": accuracy,
+                }
+            )
             self.tell(f"epoch {epoch}: validation accuracy {accuracy:.3f}", epoch)
 
 
 def _accuracy(prediction: EvalPrediction) -> dict[str, float]:
     logits: Any = prediction.predictions
     return {"accuracy": float((logits.argmax(-1) == prediction.label_ids).mean())}
-
-
-def _epochs(history: list[dict[str, float]]) -> pl.DataFrame:
-    measured = {
-        "train_loss": "loss",
-        "validation_loss": "eval_loss",
-        "validation_accuracy": "eval_accuracy",
-    }
-    entries = pl.DataFrame(history, infer_schema_length=None)
-    return (
-        entries.group_by(pl.col("epoch").round().cast(pl.Int64))
-        .agg(pl.col(entry).drop_nulls().first().alias(name) for name, entry in measured.items())
-        .drop_nulls("validation_accuracy")
-        .sort("epoch")
-    )
 
 
 PADDING, UNKNOWN, FIRST = "[PAD]", "[UNK]", "[CLS]"

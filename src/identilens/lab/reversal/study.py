@@ -1,15 +1,16 @@
 """The reversal task from training to the threshold sweep, for an LSTM and a small transformer (structure2025, V)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import BartConfig, BartForConditionalGeneration
 
+from identilens.lab.drawing import seeded
 from identilens.lab.reversal.result import Reversal
 from identilens.lab.reversal.settings import TRANSFORMER_HEADS, ReversalSettings, TaskSettings
-from identilens.lab.reversal.task import DRAFT_THRESHOLD, THRESHOLDS, threshold_sweep
+from identilens.lab.reversal.task import DRAFT_THRESHOLD, threshold_sweep
 from identilens.measures.attention.effective import effective_attention
 from identilens.measures.attention.rank import numerical_rank
 from identilens.measures.structure.weights import structure_weights
@@ -33,17 +34,19 @@ CrossAttention = tuple[
 
 def before(target: Int[Tensor, "batch m"], start: int) -> Int[Tensor, "batch m"]:
     """Return the decoder's input: a start token, then the target without its last token."""
-    return torch.cat([torch.full_like(target[:, :1], start), target[:, :-1]], 1)
+    return nn.functional.pad(target[:, :-1], (1, 0), value=start)
 
 
 def reversal_data(settings: TaskSettings) -> list[Int[Tensor, "sequence n"]]:
     """Return the sequences to train on, to validate and to test with, drawn independently."""
-    parts = []
-    for part, count in enumerate((settings.train, settings.held_out, settings.held_out)):
-        generator = torch.Generator().manual_seed(3 * settings.seed + part)
-        size = (count, settings.length)
-        parts.append(torch.randint(settings.vocabulary, size, generator=generator))
-    return parts
+    return [
+        torch.randint(
+            settings.vocabulary,
+            (count, settings.length),
+            generator=seeded(3 * settings.seed + part),
+        )
+        for part, count in enumerate((settings.train, settings.held_out, settings.held_out))
+    ]
 
 
 def train_reverser(
@@ -58,7 +61,7 @@ def train_reverser(
     Cross entropy, Adam, gradients clipped at norm 1; the decoder is given the right tokens before each. Nothing of
     the test set takes part.
     """
-    generator = torch.Generator().manual_seed(settings.seed)
+    generator = seeded(settings.seed)
     optimiser = torch.optim.Adam(model.parameters(), settings.rate)
     course = []
     for epoch in range(1, settings.epochs + 1):
@@ -117,37 +120,25 @@ class AttentionReverser(nn.Module):
     @torch.no_grad()
     def cross_attention(self, source: Sequences) -> CrossAttention:
         """Return the attention to the encoder, each token given the right ones before it."""
-        weights, values = self._read(source, source.flip(-1))[1], self._encode(source)[0]
+        _, weights, values = self._read(source, source.flip(-1))
         projection = self.dense.weight[:, : self.encoder.hidden_size].T.expand(len(source), -1, -1)
         return weights.double()[None], values.double()[None], projection.double()[None]
 
     @torch.no_grad()
     def written(self, source: Sequences) -> float:
         """Return the share of tokens that are right when the model goes on from its own."""
-        encoded, state = self._encode(source)
-        token = torch.full_like(source[:, :1], self.vocabulary)
-        written = []
-        for _ in range(source.shape[1]):
-            decoded, state = self._decode(token, state)
-            token = self._attend(decoded, encoded)[0].argmax(-1)
-            written.append(token)
-        return float((torch.cat(written, 1) == source.flip(-1)).double().mean())
+        written = torch.zeros_like(source)
+        for place in range(source.shape[1]):
+            written[:, place] = self(source, written)[:, place].argmax(-1)
+        return float((written == source.flip(-1)).double().mean())
 
-    def _read(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        encoded, state = self._encode(source)
-        return self._attend(self._decode(before(target, self.vocabulary), state)[0], encoded)
-
-    def _encode(self, source: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        return self.encoder(nn.functional.one_hot(source, self.vocabulary).float())
-
-    def _decode(
-        self, tokens: Tensor, state: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        return self.decoder(nn.functional.one_hot(tokens, self.vocabulary + 1).float(), state)
-
-    def _attend(self, decoded: Tensor, encoded: Tensor) -> tuple[Tensor, Tensor]:
+    def _read(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the logits, the attention weights, and the encoder's outputs."""
+        tokens = nn.functional.one_hot(before(target, self.vocabulary), self.vocabulary + 1)
+        encoded, state = self.encoder(nn.functional.one_hot(source, self.vocabulary).float())
+        decoded, _ = self.decoder(tokens.float(), state)
         weights = torch.softmax(decoded @ encoded.mT, -1)
-        return self.dense(torch.cat([weights @ encoded, decoded], -1)), weights
+        return self.dense(torch.cat([weights @ encoded, decoded], -1)), weights, encoded
 
 
 class TransformerReverser(nn.Module):
@@ -174,7 +165,6 @@ class TransformerReverser(nn.Module):
             bos_token_id=vocabulary,
             eos_token_id=vocabulary + 1,
             pad_token_id=vocabulary + 2,
-            forced_eos_token_id=None,
         )
         self.model = BartForConditionalGeneration(config)
 
@@ -187,17 +177,16 @@ class TransformerReverser(nn.Module):
 
     def cross_attention(self, source: Sequences) -> CrossAttention:
         """Return the decoder's attention to the encoder, each token given the right ones before it."""
-        weights, values, projections = [], [], []
-        for text in self.lens.capture(self.batch(source), weights=True):
-            heads = [head for head in text.heads if head.kind == "cross"]
-            weights.append(torch.stack([head.attention for head in heads]))
-            values.append(torch.stack([head.values for head in heads]))
-            projections.append(torch.stack([head.output_projection for head in heads]))
-        return (
-            torch.stack(weights, 1).double(),
-            torch.stack(values, 1).double(),
-            torch.stack(projections, 1).double(),
-        )
+        texts = [
+            [head for head in text.heads if head.kind == "cross"]
+            for text in self.lens.capture(self.batch(source), weights=True)
+        ]
+
+        def stacked(part: str) -> Tensor:
+            heads = [torch.stack([getattr(head, part) for head in text]) for text in texts]
+            return torch.stack(heads, 1).double()
+
+        return stacked("attention"), stacked("values"), stacked("output_projection")
 
     @property
     def lens(self) -> Lens:
@@ -232,16 +221,13 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
     unit = "models"
     settings_type = ReversalSettings
     result_type = Reversal
+    parts = ("model",)
 
     def identity(self) -> Identity:
         """Return the model, with the learning rate that is used."""
         return Identity(
             {"name": f"reversal {self.settings.model}"}, [], {"learning_rate": self.settings.rate}
         )
-
-    def sizes(self) -> Sequence[int]:
-        """Return one part: the model."""
-        return [1]
 
     @torch.random.fork_rng(devices=[])
     def run(self, part: int) -> Output:
@@ -252,7 +238,11 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
         if settings.model == "lstm":
             model = AttentionReverser(settings.vocabulary, settings.hidden)
         else:
-            model = TransformerReverser(settings.vocabulary, settings.hidden, settings.length)
+            model = TransformerReverser(
+                settings.vocabulary,
+                settings.hidden,
+                settings.length,
+            )
         course = train_reverser(model, train, validation, settings, self.tell)
         source = test[: settings.inputs]
         weights, values, projection = model.cross_attention(source)
@@ -275,7 +265,7 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
             for head in range(len(weights))
             for name, maps in (("raw", weights[head]), ("effective", effective[head].abs()))
             for scale in ("mean", "sum")
-            for swept in threshold_sweep(maps, THRESHOLDS, scale=scale).iter_rows(named=True)
+            for swept in threshold_sweep(maps, scale=scale).iter_rows(named=True)
         ]
         perturbations = []
         if isinstance(model, TransformerReverser):
@@ -289,7 +279,7 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
                 perturbations += perturbation_rows(lens, item, text, structures, settings.seed)
         rows = {
             "table": [row],
-            "heads": [{"head": head, "nullity": nullity[head]} for head in range(len(weights))],
+            "heads": [{"head": head, "nullity": value} for head, value in enumerate(nullity)],
             "course": course,
             "sweep": sweep,
             "perturbations": perturbations,

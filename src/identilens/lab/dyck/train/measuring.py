@@ -1,20 +1,20 @@
 """Measures of trained Dyck models: accuracy, attention patterns, and what each head's attention is used for."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
 
 import polars as pl
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from identilens.lab.dyck.balance import SecondLayer, measure_balance, second_layer
+from identilens.lab.drawing import seeded
+from identilens.lab.dyck.balance import measure_balance, second_layer
 from identilens.lab.dyck.configuration import DyckConfig
-from identilens.lab.dyck.evaluation import closing_accuracy, measured_prefixes
+from identilens.lab.dyck.evaluation import closing_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
-from identilens.lab.dyck.parsing import parse, probe_prefix, write_brackets
+from identilens.lab.dyck.parsing import parse, probe_prefix, token_names
 from identilens.lab.dyck.settings import DyckSetting, Measuring
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
 from identilens.lab.dyck.train.result import DyckRuns
@@ -75,7 +75,7 @@ def random_baselines(
         ('softmax_of_normals', True): 1.6}
     """
     baselines = {}
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     left_out = 0 if with_start else 1
     for causal in (False, True):
         visible = torch.ones(size, size)
@@ -150,23 +150,36 @@ def head_rows(
     closing = (parsed.depth[:, :-1] > 0) & language.is_close(tokens[:, 1:])
     weights: dict[int, Tensor] = {}
 
-    def keep(call: AttentionCall) -> Tensor:
-        output, weights[call.index] = call.attend()
-        return output
+    def accuracy(index: int = 0, head: int = 0, pattern: Tensor | None = None) -> float:
+        """Return the accuracy with one head's attention replaced, or keep every head's attention."""
 
-    def accuracy(handler: Any) -> float:
-        output = lens.run(items, handler, whole=True, changes=handler is not keep)
+        def handle(call: AttentionCall) -> Tensor:
+            output, attention = call.attend()
+            if pattern is None:
+                weights[call.index] = attention
+            elif call.index == index:
+                output[:, :, head] = pattern.to(call.value) @ call.value[:, head]
+            return output
+
+        output = lens.run(items, handle, whole=True, changes=pattern is not None)
         logits = output.logits[..., language.closing]
         return float((logits.argmax(-1) == parsed.top_type[:, :-1])[closing].double().mean())
 
-    whole = accuracy(keep)
+    whole = accuracy()
+    shape = weights[0][:, 0].shape
+    generators = [seeded(draw) for draw in range(draws)]
+    # Exponential variables divided by their sum are even on the simplex.
+    drawn = [torch.empty(shape).exponential_(generator=generator) for generator in generators]
+    visible = torch.stack([torch.ones(shape), *drawn]).tril()
+    even, *random = visible / visible.sum(-1, keepdim=True)
+    patterns = {"removed": [torch.zeros(shape)], "even": [even], "random": random}
     rows = []
     for index, site in enumerate(sites):
         for head in range(site.heads):
             looks = stack_likeness(language, weights[index][:, head], tokens[:, :-1])
             fallen = {
-                what: fmean(accuracy(_changed(index, head, what, draw)) for draw in range(count))
-                for what, count in (("removed", 1), ("even", 1), ("random", draws))
+                what: fmean(accuracy(index, head, pattern) for pattern in some)
+                for what, some in patterns.items()
             }
             fall = whole - min(fallen.values())
             rows.append(
@@ -184,33 +197,18 @@ def head_rows(
     return rows
 
 
-def _changed(index: int, head: int, what: str, seed: int) -> Callable[[AttentionCall], Tensor]:
-    """Return a handler of attention calls that changes one head's attention."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def handle(call: AttentionCall) -> Tensor:
-        output, weights = call.attend()
-        if call.index != index:
-            return output
-        if what == "removed":
-            output[:, :, head] = 0.0
-            return output
-        drawn = torch.ones_like(weights[:, head])
-        if what == "random":
-            # Exponential variables divided by their sum are even on the simplex.
-            drawn = torch.empty(drawn.shape).exponential_(generator=generator).to(drawn)
-        drawn = drawn.tril()
-        group = head // (call.query.shape[1] // call.value.shape[1])
-        output[:, :, head] = (drawn / drawn.sum(-1, keepdim=True)) @ call.value[:, group]
-        return output
-
-    return handle
-
-
-def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring) -> Tables:
+def measure_models(
+    setting: DyckSetting, seeds: Sequence[int], trained: Trained, measuring: Measuring
+) -> Tables:
     """Return the tables of `DyckRuns` for models trained in one setting."""
     config, schema = DyckConfig(**setting.config), DyckRuns.schema
-    short, long = measured_prefixes(config.language, setting.training, measuring)
+    language, training = config.language, setting.training
+    # These seeds are not those of the training sets.
+    short = language.sample(training, measuring.sequences, 1_000_004)
+    generator = seeded(2_000_004)
+    shortest, longest = measuring.lengths
+    long = with_start(language.sample_prefixes(measuring.long_sequences, longest, generator))
+    test = language.sample(training, measuring.head_sequences, 3_000_001)
     trained_by = ("data", "learning_rate", "weight_decay", "contrast", "epochs")
     facts = {
         "setting": setting.name,
@@ -221,34 +219,28 @@ def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring)
         "block": config.block,
         "first_layer": config.first_layer,
         "positions": config.positions,
-        **{name: getattr(setting.training, name) for name in trained_by},
+        **{name: getattr(training, name) for name in trained_by},
     }
-    test = config.language.sample(setting.training, measuring.head_sequences, 3_000_001)
     table, curves, heads = [], [], []
-    members = zip(trained.seeds, trained.models, trained.losses.T.tolist(), strict=True)
+    members = zip(seeds, trained.models, trained.losses.T.tolist(), strict=True)
     for seed, model, losses in members:
         key = {"setting": setting.name, "seed": seed}
         usual = closing_accuracy(model, short)
-        later = closing_accuracy(model, long, measuring.lengths[0])
-        layer = model_second_layer(model)
-        balance = None if layer is None else measure_balance(config.language, layer)
+        later = closing_accuracy(model, long, shortest)
         table.append(
             {
                 **facts,
                 "seed": seed,
                 "loss": losses[-1],
-                "argmax": usual.argmax,
-                "threshold": usual.threshold,
+                **vars(usual),
                 "long_argmax": later.argmax,
                 "long_threshold": later.threshold,
-                "violation": balance and balance.violation,
-                "largest_violation": balance and balance.largest,
-                "condition": balance and balance.condition,
+                **balance_of(model),
             }
         )
         curves += [{**key, "epoch": epoch, "loss": loss} for epoch, loss in enumerate(losses, 1)]
         heads += [{**key, **row} for row in head_rows(model, test, draws=measuring.draws)]
-    kept = pattern_table(setting.name, trained.seeds, trained.models, probe_tokens(config))
+    kept = pattern_table(setting.name, seeds, trained.models, probe_tokens(config))
     return {
         "table": table_of(schema["table"], table),
         "curves": table_of(schema["curves"], curves),
@@ -259,15 +251,16 @@ def measure_models(setting: DyckSetting, trained: Trained, measuring: Measuring)
     }
 
 
-def model_second_layer(model: DyckForCausalLM) -> SecondLayer | None:
-    """Return the attention layer behind a minimal first layer, or None where model or language have no such thing."""
+def balance_of(model: DyckForCausalLM) -> Row:
+    """Return the balance behind a minimal first layer, None where model or language have no such thing."""
     config: DyckConfig = model.config
     alone = config.block == "minimal" and config.num_attention_heads == 1
     if not alone or min(config.bracket_types, config.max_depth) < 2:
-        return None
+        return dict.fromkeys(("violation", "largest_violation", "condition"))
     embeddings = model.get_buffer("dyck.embeddings.symbol_table")[:, : config.d_in]
     embeddings = model.get_submodule("dyck.layers.0.norm_1")(embeddings).detach()
-    return second_layer(embeddings, *attention_weights(model, 0))
+    layer = second_layer(embeddings, *attention_weights(model, 0))
+    return vars(measure_balance(config.language, layer))
 
 
 def pattern_table(
@@ -277,14 +270,23 @@ def pattern_table(
     prefix: Int[Tensor, " n"],
 ) -> pl.DataFrame:
     """Return the attention of every head of every model on a prefix behind a start token."""
-    names = write_brackets(models[0].config.language, prefix)
+    names = token_names(models[0].config.language)
+    written = [names[token] for token in prefix.tolist()]
     rows = []
     for seed, model in zip(seeds, models, strict=True):
         captured = next(dyck_lens(model, "probe").capture([prefix.tolist()], weights=True))
-        for head in captured.heads:
-            place = {"setting": setting, "seed": seed, "layer": head.layer, "head": head.head}
-            flat = head.attention.float().flatten().tolist()
-            rows.append({**place, "size": len(prefix), "tokens": names, "weights": flat})
+        rows += [
+            {
+                "setting": setting,
+                "seed": seed,
+                "layer": head.layer,
+                "head": head.head,
+                "size": len(prefix),
+                "tokens": written,
+                "weights": head.attention.float().flatten().tolist(),
+            }
+            for head in captured.heads
+        ]
     return table_of(DyckRuns.schema["patterns"], rows)
 
 

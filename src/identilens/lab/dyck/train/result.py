@@ -275,13 +275,19 @@ class DyckRuns(Result):
             )
             seeds = patterns["seed"].unique(maintain_order=True)[:_SHOWN]
             shown = patterns.filter(pl.col("seed").is_in(seeds.implode()))
+            name = "seed {seed}, layer {layer}, head {head}"
             maps = {
-                f"seed {row['seed']}, layer {row['layer']}, head {row['head']}": torch.tensor(
-                    row["weights"]
-                ).view(row["size"], -1)
+                name.format_map(row): torch.tensor(row["weights"]).view(row["size"], -1)
                 for row in shown.iter_rows(named=True)
             }
             tokens = ["S", *patterns["tokens"][0][1:]]
-            look = {"columns": len(seeds), "side": 110, "domain": (0, 1)}
-            charts[f"gallery_{file}"] = token_map(maps, tokens, tokens, setting, **look)
+            charts[f"gallery_{file}"] = token_map(
+                maps,
+                tokens,
+                tokens,
+                setting,
+                columns=len(seeds),
+                side=110,
+                domain=(0, 1),
+            )
         return charts

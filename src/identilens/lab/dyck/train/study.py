@@ -85,10 +85,10 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         )
         if self.folder is not None:
             folder = self.folder / "models" / folder_name(kind.name)
-            for seed, model in zip(trained.seeds, trained.models, strict=True):
+            for seed, model in zip(seeds, trained.models, strict=True):
                 tokenizer = bracket_tokenizer(model.config.language)
                 write_folder(folder / f"seed{seed:03d}", partial(save_model, model, tokenizer))
-        return Output(measure_models(kind, trained, self.settings))
+        return Output(measure_models(kind, seeds, trained, self.settings))
 
 
 train_dyck = study_function(DyckTrainStudy, "train_dyck")

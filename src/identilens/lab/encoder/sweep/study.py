@@ -12,11 +12,11 @@ from identilens.charts.kit import lines
 from identilens.charts.views import View
 from identilens.lab.encoder.readers import splits_of
 from identilens.lab.encoder.settings import D_K, EncoderSettings, SweepSettings, TrainingSettings
-from identilens.lab.encoder.training import train_encoder
+from identilens.lab.encoder.training import OUTCOME, train_encoder
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
 from identilens.runs.study import Output, Study, study_function
-from identilens.runs.tables import decimals, integers, table_of
+from identilens.runs.tables import table_of
 
 
 @cache
@@ -63,18 +63,7 @@ class EncoderSweep(Result):
     analysis: ClassVar = "lab encoder sweep"
     title: ClassVar = "Encoders by key size"
     schema: ClassVar = {
-        "table": {
-            "task": pl.String,
-            "heads": pl.Enum(["concat", "add"]),
-            **integers("d_k", "d_v", "seed"),
-            **decimals("test_accuracy", "published", "validation_accuracy"),
-            "best_epoch": pl.Int64,
-            "epochs": pl.Int64,
-            "test_loss": pl.Float64,
-            **integers("train_rows", "validation_rows", "test_rows", "vocabulary", "parameters"),
-            "precision": pl.String,
-            "seconds": pl.Float64,
-        }
+        "table": {**OUTCOME, "heads": pl.Enum(["concat", "add"]), "published": pl.Float64},
     }
 
     words: ClassVar = {"value": "Test accuracy"}
@@ -192,8 +181,8 @@ class SweepStudy(Study[SweepSettings, EncoderSweep]):
         _, metrics = train_encoder(
             splits_of(settings), settings, lambda note, _: self.tell(f"{name}, {note}")
         )
-        row = {name: metrics.get(name) for name in EncoderSweep.schema["table"]}
-        row["published"] = published_accuracy(settings.task, settings.heads, settings.d_k)
+        published = published_accuracy(settings.task, settings.heads, settings.d_k)
+        row = {**metrics, "published": published}
         return Output({"table": table_of(EncoderSweep.schema["table"], [row])})
 
 

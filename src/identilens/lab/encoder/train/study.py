@@ -11,11 +11,11 @@ from identilens.charts.kit import lines
 from identilens.charts.views import View
 from identilens.lab.encoder.readers import splits_of
 from identilens.lab.encoder.settings import EncoderSettings
-from identilens.lab.encoder.training import train_encoder
+from identilens.lab.encoder.training import OUTCOME, train_encoder
 from identilens.runs.provenance import Identity
 from identilens.runs.result import Finding, Result
 from identilens.runs.study import Output, Study, study_function
-from identilens.runs.tables import decimals, integers, table_of
+from identilens.runs.tables import decimals, table_of
 
 _FINDING = """\
 {task}, {heads}, d_k = {d_k}, d_v = {d_v}: test accuracy {test_accuracy:.3f} at epoch {best_epoch} of {epochs} \
@@ -59,25 +59,7 @@ class EncoderRun(Result):
             "epoch": pl.Int64,
             **decimals("train_loss", "validation_loss", "validation_accuracy"),
         },
-        "outcome": {
-            "task": pl.String,
-            "heads": pl.String,
-            **integers("d_k", "d_v", "layers", "d_model", "attention_heads", "feed_forward"),
-            **decimals("initial_std", "dropout"),
-            **integers("max_length", "max_words", "epochs", "batch_size"),
-            "learning_rate": pl.Float64,
-            "precision": pl.String,
-            **integers("limit", "seed", "best_epoch"),
-            **decimals("validation_accuracy", "test_accuracy", "test_loss"),
-            **integers(
-                "train_rows",
-                "validation_rows",
-                "test_rows",
-                "vocabulary",
-                "parameters",
-            ),
-            "seconds": pl.Float64,
-        },
+        "outcome": OUTCOME,
     }
 
     words: ClassVar = {"value": "Cross-entropy", "measure": "Part"}
@@ -155,9 +137,9 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
 
     def identity(self) -> Identity:
         """Return the texts and labels of all parts."""
-        parts = (self.splits.train, self.splits.validation, self.splits.test)
+        parts = [tuple(zip(*part, strict=True)) for part in self.splits.values()]
         name = f"{self.settings.task}, {self.settings.heads}, d_k = {self.settings.d_k}"
-        return Identity({"name": name}, [repr((part.texts, part.labels)) for part in parts])
+        return Identity({"name": name}, list(map(repr, parts)))
 
     def sizes(self) -> Sequence[int]:
         """Return the number of epochs."""
@@ -167,7 +149,7 @@ class TrainStudy(Study[EncoderSettings, EncoderRun]):
         """Return the epochs and the metrics."""
         model = (self.folder or Path()) / "model"
         table, metrics = train_encoder(self.splits, self.settings, self.tell, model)
-        outcome = table_of(EncoderRun.schema["outcome"], [metrics])
+        outcome = table_of(OUTCOME, [metrics])
         return Output({"table": table, "outcome": outcome})
 
 
