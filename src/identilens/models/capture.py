@@ -13,13 +13,13 @@ from transformers import PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
 from identilens.models.following import capturing
-from identilens.models.gates import Inputs, read_with, scale_of
+from identilens.models.gates import read_with, scale_of
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
-from identilens.models.layout import Site, Sites, routes_of
+from identilens.models.layout import Site, Sites
 from identilens.models.sequences import Kind, sides
-from identilens.models.threads import hooked
+from identilens.models.threads import Inputs, hooked
 
 
 @dataclass(frozen=True)
@@ -151,9 +151,6 @@ def intercepting(
     """
     given: dict[nn.Module, Inputs] = {}
 
-    def enter(module: nn.Module, args: tuple, kwargs: dict) -> None:
-        given[module] = args, kwargs
-
     def answer(call: AttentionCall) -> Tensor:
         if not (call.index < len(sites) and sites[call.index].gated):
             return handler(call)
@@ -171,8 +168,9 @@ def intercepting(
         return handler(replace(call, gating=gate))
 
     gated = [body.get_submodule(name) for name in {site.name for site in sites if site.gated}]
+    routes = {site.route.number: site.route for site in sites if site.route}
     with (
-        hooked(gated, enter),
-        capturing(model, answer if gated else handler, routes_of(sites), whole=True),
+        hooked(gated, given.__setitem__),
+        capturing(model, answer if gated else handler, routes, whole=True),
     ):
         yield

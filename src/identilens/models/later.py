@@ -14,7 +14,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
 from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
-from identilens.models.threads import attribute, hooked
+from identilens.models.threads import Inputs, attribute, hooked
 
 
 class LaterLayers:
@@ -38,7 +38,7 @@ class LaterLayers:
         earlier = map(self._earlier, range(len(self._sites)))
         kept = {layers[-1] for layers in earlier if layers}
 
-        def note(layer: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
+        def note(layer: nn.Module, _inputs: Inputs, output: Any) -> None:
             self._given[layer].append(output)
 
         with hooked(kept, after=note):

@@ -21,7 +21,7 @@ from identilens.models.interface import AttentionCall, Handler, configured
 from identilens.models.layout import layer_of
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind, names_at
-from identilens.models.threads import first_input, hooked
+from identilens.models.threads import Inputs, first_input, hooked
 
 Source = Literal["encoder", "decoder"]
 
@@ -85,9 +85,7 @@ class HiddenMap:
         self.source: Source = source
         found: list[Any] = []
 
-        def record(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            found.append(first_input(args, kwargs))
-
+        record = lambda _, inputs: found.append(first_input(inputs))  # noqa: E731
         with hooked([self._module], record), torch.no_grad():
             self._forward()
         if not (found and isinstance(found[0], Tensor) and found[0].ndim == 3):
@@ -116,7 +114,8 @@ class HiddenMap:
         # A shared layer is called once for each layer; only the first call gets the embeddings.
         left = [inputs[None]]
 
-        def replace(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        def replace(module: nn.Module, inputs: Inputs) -> Inputs | None:
+            args, kwargs = inputs
             if not left:
                 return None
             if args:

@@ -17,7 +17,7 @@ from identilens.models.later import LaterLayers
 from identilens.models.layout import find_site, layer_of
 from identilens.models.lens import Lens
 from identilens.models.substitution import Rows, put_rows, text_losses
-from identilens.models.threads import EndedError, hooked
+from identilens.models.threads import EndedError, Inputs, hooked
 
 
 class MapRuns:
@@ -65,7 +65,7 @@ class MapRuns:
         layer = layer_of(self._lens.body, self._head.site)
         outputs: list[Tensor] = []
 
-        def keep(_module: nn.Module, _args: tuple, _kwargs: dict, output: Any) -> None:
+        def keep(_module: nn.Module, _inputs: Inputs, output: Any) -> None:
             if self._reached:
                 outputs.append(output if isinstance(output, Tensor) else output[0])
                 raise EndedError

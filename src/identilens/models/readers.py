@@ -13,7 +13,7 @@ from identilens.linalg.memory import wide
 from identilens.models.affine import MATCH
 from identilens.models.following import Meeting, capturing, routes_among
 from identilens.models.interface import AttentionCall, evaluation_mode, without_cache
-from identilens.models.threads import hooked
+from identilens.models.threads import Inputs, hooked
 
 
 @torch.no_grad()
@@ -46,12 +46,12 @@ def adds_up(
         projected: list[Tensor] = []
         left: list[Tensor] = []
 
-        def project(_module: nn.Module, _inputs: tuple, _kwargs: dict, output: Any) -> None:
+        def project(_module: nn.Module, _inputs: Inputs, output: Any) -> None:
             # Some families call it for several parts of the positions.
             projected.append(output.flatten())
 
-        def leave(_module: nn.Module, inputs: tuple, _kwargs: dict, *output: Any) -> None:
-            tensors = (one for one in tree_leaves(output or inputs) if isinstance(one, Tensor))
+        def leave(_module: nn.Module, inputs: Inputs, *output: Any) -> None:
+            tensors = (one for one in tree_leaves(output or inputs[0]) if isinstance(one, Tensor))
             left.extend(one for one in tensors if projected)
 
         def answer(call: AttentionCall) -> Tensor:
@@ -85,7 +85,7 @@ def adds_up(
     return given.shape == left.shape and float((given - left).abs().max()) <= limit
 
 
-def _again(module: nn.Module, inputs: tuple) -> None:
+def _again(module: nn.Module, inputs: Inputs) -> None:
     """Run a module on its inputs, without a cache of earlier tokens."""
     args, kwargs = without_cache(inputs)
     module(*args, **kwargs)

@@ -19,7 +19,7 @@ from identilens.models.layout import layer_of
 from identilens.models.lens import Lens
 from identilens.models.outputs import relative
 from identilens.models.proof import NOISE
-from identilens.models.threads import first_input, hooked
+from identilens.models.threads import Inputs, first_input, hooked
 
 Read = tuple[nn.Module, Float[Tensor, "position d"]]
 """A layer or a norm, and what it read."""
@@ -77,8 +77,8 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
     norms = [one for block in blocks for one in block.modules() if "Norm" in type(one).__name__]
     reads: list[list[Read]] = []
 
-    def note(module: nn.Module, args: tuple, kwargs: dict) -> None:
-        states = first_input(args, kwargs)
+    def note(module: nn.Module, inputs: Inputs) -> None:
+        states = first_input(inputs)
         if module in blocks:
             reads.append([])
         if reads and isinstance(states, Tensor) and states.ndim == 3:

@@ -15,7 +15,7 @@ from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
-from identilens.models.threads import first_input, hooked
+from identilens.models.threads import Inputs, first_input, hooked
 
 Vector = Float[Tensor, " d_model"]
 """A vector of the residual stream."""
@@ -67,9 +67,9 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     reads: dict[nn.Module, Vector] = {}
     writes: dict[nn.Module, Vector] = {}
 
-    def note(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+    def note(module: nn.Module, inputs: Inputs, output: Any) -> None:
         """Keep the row of one module's input and output."""
-        for held, tensor in ((reads, first_input(args, kwargs)), (writes, output)):
+        for held, tensor in ((reads, first_input(inputs)), (writes, output)):
             tensor = tensor[0] if isinstance(tensor, tuple) and tensor else tensor
             if isinstance(tensor, Tensor) and tensor.numel() == item.length * tensor.shape[-1]:
                 rows = tensor.detach().reshape(item.length, -1)

@@ -260,8 +260,10 @@ class Follower(TorchFunctionMode):
             track.outputs.changed = name
 
 
-def holds_distributions(matrix: Tensor) -> bool:
+def holds_distributions(matrix: Any) -> bool:
     """Whether all rows of a tensor, all columns, or all matrices, are distributions over more than one entry."""
+    if not isinstance(matrix, Tensor) or not matrix.is_floating_point():
+        return False
     if matrix.ndim < 2 or not matrix.numel() or float(matrix.min()) < 0:
         return False
     sums = [matrix.sum(axes) for axes in (-1, -2, (-1, -2))]
