@@ -27,12 +27,12 @@ class CapturedText:
     """One text with its captured internals; attention layers in call order.
 
     Tokens and hidden states (embedding output and every layer's output) are given by sequence: "encoder" (or the only
-    sequence) and "decoder".
+    sequence) and "decoder"; without them no hidden states were captured.
     """
 
     tokens: dict[str, tuple[str, ...]]
     layers: tuple[CapturedLayer, ...]
-    hidden_states: dict[str, Float[Tensor, "layer position d_model"]] | None
+    hidden_states: dict[str, Float[Tensor, "layer position d_model"]]
 
     @property
     def heads(self) -> Iterator[Head]:
@@ -90,9 +90,7 @@ class Lengths:
     @property
     def padded(self) -> bool:
         """Whether any text has padding."""
-        return any(
-            length[name] < size for length in self._lengths for name, size in self._padded.items()
-        )
+        return any(length != self._padded for length in self._lengths)
 
     def of(self, index: int, kind: Kind, call: AttentionCall) -> tuple[int, int]:
         """Return the numbers of query and key positions of one call that belong to the text."""
@@ -118,10 +116,9 @@ def states_of(output: Any) -> dict[str, Sequence[Tensor]]:
         UnsupportedModelError: If it has none.
     """
     found = {
-        sequence: output.get(f"{sequence}_hidden_states") for sequence in ("encoder", "decoder")
+        "encoder": output.get("encoder_hidden_states") or output.get("hidden_states"),
+        "decoder": output.get("decoder_hidden_states"),
     }
-    if not any(found.values()):
-        found["encoder"] = output.get("hidden_states")
     if not any(found.values()):
         raise UnsupportedModelError(
             f"{type(output).__name__} has no hidden states, as models that join two towers give none. Load one tower "

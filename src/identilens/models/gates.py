@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from identilens.linalg.memory import wide
-from identilens.models.affine import MATCH
+from identilens.models.affine import MATCH, drawn_like
 from identilens.models.following import Candidate
 from identilens.models.interface import AttentionCall, answered
 from identilens.models.threads import Inputs, first_input, hooked
@@ -23,7 +23,7 @@ def gated_candidates(call: AttentionCall, inputs: Inputs) -> Iterator[Candidate]
     # Families compute norms in float32.
     limit = max(MATCH[own.dtype], MATCH[torch.float32])
     # Its length is not that of ones.
-    drawn = 4 * torch.randn(own.shape, generator=torch.Generator().manual_seed(0)).to(own)
+    drawn = 4 * drawn_like(own)
     ones, *others = (
         (mixed, read_with(call.module, inputs, mixed, call.module.modules()))
         for mixed in (torch.ones_like(own), own, drawn)

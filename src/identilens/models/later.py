@@ -60,15 +60,13 @@ class LaterLayers:
             layers, at, count = self._earlier(number), self._sites[number].place, 0
             plain = all(one.route is None and not one.gated for one in self._sites)
             if at and plain and layers and len(self._given[layers[-1]]) == 1:
-                places = (one.place for one in self._sites if one.place)
-                count = sum(place[0] == at[0] and place < at for place in places)
-            if count:
                 with self._from(number):
                     again = self.run(AttentionCall.run)
                 name = "logits" if self.own.get("logits") is not None else next(iter(self.own))
                 before, after = self.own[name], again[name]
-                near = (after - before).norm() <= NOISE[before.dtype] * before.norm()
-                count *= bool(near)
+                if (after - before).norm() <= NOISE[before.dtype] * before.norm():
+                    places = (one.place for one in self._sites if one.place)
+                    count = sum(place[0] == at[0] and place < at for place in places)
             self._counts[number] = count
         return self._counts[number]
 

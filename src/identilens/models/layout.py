@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.linalg import HALF
 from identilens.linalg.factor import stored_rank
-from identilens.models.affine import constant, is_linear, linear_weight
+from identilens.models.affine import constant, drawn_like, is_linear, linear_weight
 from identilens.models.following import (
     Candidate,
     LayerRun,
@@ -368,8 +368,7 @@ def mixes_otherwise(
     moved = states.clone()
     first = moved.movedim(axes, tuple(range(len(axes))))
     middle = tuple(size // 2 for size in first.shape[: len(axes)])
-    push = torch.randn(first[middle].shape, generator=torch.Generator().manual_seed(0)).to(states)
-    first[middle] += _PUSH * states.float().std().to(states) * push
+    first[middle] += _PUSH * states.float().std().to(states) * drawn_like(first[middle])
     before, after = output(states), output(moved)
     if any(before.shape[axis] != states.shape[axis] for axis in axes):
         return True

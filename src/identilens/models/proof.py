@@ -113,7 +113,8 @@ class Proof:
         The model can amplify rounding (a threshold chooses experts). So a deviation counts only if it also occurs when
         ``repeat`` runs the model's own attention function under capture, which rounds in the same way.
         """
-        self._note(_CALLS, abs(self._calls - len(self.sites)), "calls too many or few", 0.0)
+        missing = float(abs(self._calls - len(self.sites)))
+        self._note(_CALLS, missing, "calls too many or few", 0.0)
         if not self.finite:
             return
         error = deviation(plain, captured, self.lengths, self.items)
@@ -221,8 +222,7 @@ class Proof:
             return
         if text == self.lone and len(self.items) > 1:
             self._rows[call.index] = places, own
-        values = call.value[text].repeat_interleave(call.query.shape[1] // call.value.shape[1], 0)
-        mixed = (wide(weights) @ wide(values)).transpose(0, 1)
+        mixed = (wide(weights) @ wide(call.repeated(call.value)[text])).transpose(0, 1)
         self._note("weights times values give the attention output", relative(mixed, output))
         self._note(_OWN, relative(reference, own))
         sums, least = wide(weights).sum(-1), float(weights.min())
@@ -232,10 +232,7 @@ class Proof:
             max(over, -least),
             f"smallest sum {float(sums.min()):.3f}",
         )
-        seen = torch.ones_like(weights[0], dtype=torch.bool)
-        visible = call.rows(places).visible()
-        if visible is not None:
-            seen = visible[text].clone()
+        seen = call.rows(places).visible()[text].clone()
         seen[:, columns:] = False
         self._note(
             "hidden keys have no weight",
@@ -247,11 +244,9 @@ class Proof:
         sequence = sides(kind, self.items[text].tokens).key
         if kind == "cross" or self.lengths.counted(sequence, call.key.shape[2]):
             return
-        visible = call.visible()
-        unseen = 0 if visible is None else int((~visible[text].any(0)).sum())
         self._note(
             _CUT,
-            unseen,
+            float((~call.visible()[text].any(0)).sum()),
             "positions that no query sees; give recordings and images without padding",
             0.0,
         )

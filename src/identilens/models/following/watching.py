@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from identilens.errors import NumericalError, UnsupportedModelError
+from identilens.errors import UnsupportedModelError
+from identilens.linalg.checks import check_finite
 from identilens.models.affine import is_basic, is_pointwise
 from identilens.models.families import WORKS
 from identilens.models.following.follower import (
@@ -96,13 +97,14 @@ class Meeting:
         A decoder hides some later key from a query that the later query can see. Others, such as a picture or a
         prefix, may be seen from both sides.
         """
-        seen = self.call.visible()
+        seen = self.call.visible()[0]
         queries, keys = self.call.query.shape[2], self.call.key.shape[2]
         if self.cross or (self.mixture and queries != keys):
             return "cross"
         # Keys beyond those of the queries belong to no later token: learnt ones, before all others or after them.
-        more = max(0, keys - queries) if seen is not None else 0
-        sides = () if seen is None or keys < 2 else (seen[0, :, more:], seen[0, :, : keys - more])
+        more = max(0, keys - queries)
+        alike = keys < 2 or bool(seen.all())
+        sides = () if alike else (seen[:, more:], seen[:, : keys - more])
         forward = any(
             not bool(side.triu(1).any()) or bool((side.tril(-1) & ~side.mT).any()) for side in sides
         )
@@ -132,7 +134,7 @@ class Meeting:
         route = read_route(self.module, self.mixture, first.mixed, first.inputs)
         self.route = replace(route, total=total)
         self.call = self.route.call(self.mixture, 0)
-        _check_finite(self.call.run(), self.module, self.call.index)
+        check_finite(attention_output=self.call.run())
 
 
 class Watch:
@@ -171,7 +173,7 @@ class Watch:
     def attending(self, call: AttentionCall) -> Tensor:
         """Handle a call of the attention interface."""
         output, _ = call.attend()
-        _check_finite(output, call.module, call.index)
+        check_finite(attention_output=output)
         self._meet(call.module, self.follower.follow(output), call=call)
         self._pending = output
         return output
@@ -287,11 +289,3 @@ def is_attention(module: nn.Module) -> bool:
         for one in named
         if not type(one).__name__.endswith(("Projection", "Output", "Residual"))
     ] == [module]
-
-
-def _check_finite(output: Tensor, module: nn.Module, call: int) -> None:
-    if not bool(torch.isfinite(output).all()):
-        raise NumericalError(
-            f"attention call {call} ({type(module).__name__}): attention output has NaN or infinite entries. "
-            "Look for an overflow in half precision (load with dtype float32) or a broken checkpoint."
-        )
