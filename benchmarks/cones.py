@@ -19,7 +19,6 @@ from scipy.sparse import csc_matrix
 import identilens as idl
 from identilens.measures.attention import attention_intervals
 from identilens.models.outcome import Answer
-from identilens.models.reading import read_layer
 from identilens.studies.outcomes import of_layer, row_programs
 
 CLARABEL: Any = clarabel  # compiled, without types
@@ -70,9 +69,9 @@ def one_layer() -> bool:
     """Compare lower ends of some keys of a row of 12 heads, n = 110, at 1 % of the layer's output."""
     lens = idl.load("bundled")
     [item] = lens.read([" ".join(idl.examples())], 110)
-    heads = list(read_layer(lens, item, 2).heads)
+    heads = list(lens.layer(item, 2).heads)
     kept = of_layer(heads, 0, 37)
-    values = torch.cat([one.values.double() @ one.output_projection.double() for one in heads])
+    values = torch.cat([one.values.double() @ one.row_projection(37) for one in heads])
     blocks = torch.arange(len(heads)).repeat_interleave(110)
     order = kept.row.argsort(descending=True)
     allowed = kept.length(0.01)

@@ -164,13 +164,13 @@ CACHED = ((torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 8)),)
         ),
         (
             {"attention_mask": torch.tensor([[0.0, 0, 0, 0, 0, -1e9]])},
-            r"text 0 has 2 axes and numbers from -1e\+09 to 0; expected",
+            "text 0: expected 2 axes",
         ),
         (
             {"attention_mask": torch.tensor([[1, 1, 1, 1, 2, 0]])},
-            "attention_mask of text 0 has 2 axes and numbers from 0 to 2; expected 2 axes",
+            "attention_mask of text 0: expected 2 axes",
         ),
-        ({"attention_mask": torch.ones(1, 6, 6).tril()}, "text 0 has 3 axes"),
+        ({"attention_mask": torch.ones(1, 6, 6).tril()}, "text 0: expected"),
     ],
 )
 def test_what_a_batch_must_not_hold(batch, message):

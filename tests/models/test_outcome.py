@@ -17,7 +17,6 @@ from identilens.models import outcome as outcomes
 from identilens.models.explaining import Exact
 from identilens.models.later import LaterLayers
 from identilens.models.outcome import Answer, jacobian
-from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
 
 TEXT = ids(6)
@@ -45,7 +44,7 @@ def test_the_outcome_is_that_of_the_positions(lens, outcome):
 
 @pytest.mark.parametrize("outcome", ["states", "prediction"])
 def test_changes_are_those_of_the_model(lens, outcome):
-    head = read_head(lens, lens.read([TEXT])[0], 0, 1)
+    head = lens.layer(lens.read([TEXT])[0], 0).head(1)
     one = answer(lens, outcome)
     weights = head.attention.clone()
     weights[5] = torch.tensor([1.0, 0, 0, 0, 0, 0])
@@ -72,7 +71,7 @@ def test_small_changes_are_those_of_the_derivative(lens, outcome):
     one = answer(lens, outcome)
     [root], _ = one.linearised([(0, 1)], 4)
     assert root.shape == (4, 4)
-    head = read_head(lens, one.item, 0, 1)
+    head = lens.layer(one.item, 0).head(1)
     move = doubles([[1.0, -2.0, 0.5, 0.25, 0.25, 0.0]])
     step = 1e-4
     change = one.change({head.address: Rows([4], head.attention[4:5] + step * move)})
@@ -84,7 +83,7 @@ def test_small_changes_are_those_of_the_derivative(lens, outcome):
 @pytest.mark.parametrize("outcome", ["states", "prediction"])
 def test_where_heads_have_other_weights_changes_rise_by_the_slope(lens, outcome):
     one = answer(lens, outcome)
-    head = read_head(lens, one.item, 0, 1)
+    head = lens.layer(one.item, 0).head(1)
     even = doubles([[0.2, 0.2, 0.2, 0.2, 0.2, 0.0]])
     moved = torch.lerp(head.attention[4:5], even, 0.1)
     move = doubles([[0.5, -0.5, 0.25, -0.25, 0.0, 0.0]])
@@ -131,7 +130,7 @@ def test_what_cannot_be_asked_is_refused(lens):
 @pytest.mark.parametrize("left", ["zero", "mean"])
 def test_heads_that_are_removed_write_nothing_or_their_mean(monkeypatch, outcome, left):
     lens = classifier()
-    one, head = answer(lens, outcome), read_head(lens, lens.read([TEXT])[0], 0, 1)
+    one, head = answer(lens, outcome), lens.layer(lens.read([TEXT])[0], 0).head(1)
     remains = head.attention.mean(0) if left == "mean" else torch.zeros(6).double()
     remains = remains.expand(6, 6)
 

@@ -16,7 +16,6 @@ from identilens.models.layout import (
     find_site,
 )
 from identilens.models.map_runs import MapRuns
-from identilens.models.reading import read_head
 
 
 def one_text(lens, family):
@@ -160,7 +159,7 @@ def test_changes_side_by_side_are_those_put_back_alone(family, batch):
         if family == "vit"
         else ids(9)
     )[0]
-    head = read_head(lens, item, 1, 2, "encoder" if family == "t5" else None)
+    head = lens.layer(item, 1, "encoder" if family == "t5" else None).head(2)
     runs = MapRuns(lens, item, head, batch)
     changes = changes_of(head)
     found, where = runs.effects(changes), (1, 2, head.kind)
@@ -186,7 +185,7 @@ def test_changes_side_by_side_are_those_put_back_alone(family, batch):
 def test_outputs_of_the_layer_come_without_the_later_layers():
     lens = idl.Lens(build("bert").double())
     [item] = lens.read([ids(9)])
-    head = read_head(lens, item, 0, 1)
+    head = lens.layer(item, 0).head(1)
     runs, changes = MapRuns(lens, item, head, 2), changes_of(head)
     called = []
     with lens.body.encoder.layer[1].register_forward_hook(lambda *_: called.append(True)):

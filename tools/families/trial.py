@@ -17,7 +17,6 @@ from identilens.errors import IdentilensError
 from identilens.models.capture import Lengths
 from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import SUM_ERROR
-from identilens.models.layout import routes_of
 from identilens.models.lens import Lens
 from identilens.models.outputs import deviation
 from identilens.models.proof import NOISE
@@ -170,7 +169,7 @@ def _captured(family: str, model: PreTrainedModel, kind: str, given: Any) -> Tri
         return replace(told, **_failed(error, kind, softmax.seen))
     told = replace(
         told,
-        way="followed" if routes_of(lens.sites(items)) else "interface",
+        way="followed" if any(site.route for site in lens.sites(items)) else "interface",
         inputs=kind,
         layers=len(layers[0]),
         difference=difference,

@@ -54,21 +54,22 @@ def is_linear(module: nn.Module, inputs: Float[Tensor, "*batch d_in"]) -> bool:
         return True
     if not [*module.parameters(), *module.buffers()]:
         return False
-    width, seen = inputs.shape[-1], inputs.reshape(-1, inputs.shape[-1])
-    generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(seen.shape, generator=generator, dtype=torch.float32).to(
-        seen
-    ) * seen.std().clamp_min(1e-3)
-    given = torch.cat([seen, drawn])
+    seen = inputs.flatten(0, -2)
+    given = torch.cat([seen, drawn_like(seen) * seen.std().clamp_min(1e-3)])
     try:
-        weight = linear_weight(module, width, inputs)
-        bias = constant(module, width, inputs)
+        weight = linear_weight(module, seen.shape[1], inputs)
+        bias = constant(module, seen.shape[1], inputs)
         images = _run(module, given)
     except (RuntimeError, TypeError, ValueError, IndexError):
         return False
     expected = wide(given) @ wide(weight) + wide(bias)
     limit = MATCH.get(inputs.dtype, 5e-2) * expected.abs().max().clamp_min(1e-12)
     return images.shape == expected.shape and bool(((wide(images) - expected).abs() <= limit).all())
+
+
+def drawn_like(tensor: Tensor) -> Tensor:
+    """Return normal random numbers of a tensor's shape, always the same ones."""
+    return torch.randn(tensor.shape, generator=torch.Generator().manual_seed(0)).to(tensor)
 
 
 def _is_plain(module: nn.Module) -> bool:

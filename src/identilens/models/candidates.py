@@ -12,7 +12,8 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
-from identilens.errors import InputError, NumericalError, UnsupportedModelError
+from identilens.errors import InputError, UnsupportedModelError
+from identilens.linalg.checks import check_finite
 from identilens.models.explaining import MODELS_RAISE, explained
 from identilens.models.inputs import Item
 from identilens.models.interface import evaluation_mode
@@ -126,11 +127,11 @@ class Candidates:
             seen = body(input_ids=ids.to(self.lens.device), **options).hidden_states
         if cached and cache is not None:
             layers: list[Any] = cache.layers
-            held = [layer for layer in layers if layer.is_initialized]
-            length = ids.shape[1]
-            pairs = [(one.keys[..., -length:, :], one.values[..., -length:, :]) for one in held]
+            pairs = [(one.keys, one.values) for one in layers if one.is_initialized]
+            new = slice(-ids.shape[1], None)
             seen = [
-                torch.cat([part.transpose(1, 2).flatten(2) for part in pair], -1) for pair in pairs
+                torch.cat([part[..., new, :].transpose(1, 2).flatten(2) for part in pair], -1)
+                for pair in pairs
             ]
         return [one.cpu() for one in seen]
 
@@ -150,11 +151,7 @@ class Candidates:
                     f"the cache of layer {layer} keeps {kept} positions (a sliding window); the text has {length}. Use "
                     "stored='states' (--stored states), layers without a window, or shorter texts."
                 )
-            if not bool(found[layer].isfinite().all()):
-                raise NumericalError(
-                    f"layer {layer} has NaN or infinite entries; load the model in float32, or look for a broken "
-                    "checkpoint"
-                )
+            check_finite(**{f"layer {layer}": found[layer]})
         return [found[layer] for layer in self.layers]
 
     def batches(self, texts: Int[Tensor, "text token"]) -> Batches:

@@ -13,13 +13,13 @@ from transformers import PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
 from identilens.models.following import capturing
-from identilens.models.gates import Inputs, read_with, scale_of
+from identilens.models.gates import read_with, scale_of
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
-from identilens.models.layout import Site, Sites, routes_of
+from identilens.models.layout import Site, Sites
 from identilens.models.sequences import Kind, sides
-from identilens.models.threads import hooked
+from identilens.models.threads import Inputs, hooked
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class CapturedText:
     """One text with its captured internals; attention layers in call order.
 
     Tokens and hidden states (embedding output and every layer's output) are given by sequence: "encoder" (or the only
-    sequence) and "decoder".
+    sequence) and "decoder"; without them no hidden states were captured.
     """
 
     tokens: dict[str, tuple[str, ...]]
     layers: tuple[CapturedLayer, ...]
-    hidden_states: dict[str, Float[Tensor, "layer position d_model"]] | None
+    hidden_states: dict[str, Float[Tensor, "layer position d_model"]]
 
     @property
     def heads(self) -> Iterator[Head]:
@@ -90,9 +90,7 @@ class Lengths:
     @property
     def padded(self) -> bool:
         """Whether any text has padding."""
-        return any(
-            length[name] < size for length in self._lengths for name, size in self._padded.items()
-        )
+        return any(length != self._padded for length in self._lengths)
 
     def of(self, index: int, kind: Kind, call: AttentionCall) -> tuple[int, int]:
         """Return the numbers of query and key positions of one call that belong to the text."""
@@ -118,10 +116,9 @@ def states_of(output: Any) -> dict[str, Sequence[Tensor]]:
         UnsupportedModelError: If it has none.
     """
     found = {
-        sequence: output.get(f"{sequence}_hidden_states") for sequence in ("encoder", "decoder")
+        "encoder": output.get("encoder_hidden_states") or output.get("hidden_states"),
+        "decoder": output.get("decoder_hidden_states"),
     }
-    if not any(found.values()):
-        found["encoder"] = output.get("hidden_states")
     if not any(found.values()):
         raise UnsupportedModelError(
             f"{type(output).__name__} has no hidden states, as models that join two towers give none. Load one tower "
@@ -151,9 +148,6 @@ def intercepting(
     """
     given: dict[nn.Module, Inputs] = {}
 
-    def enter(module: nn.Module, args: tuple, kwargs: dict) -> None:
-        given[module] = args, kwargs
-
     def answer(call: AttentionCall) -> Tensor:
         if not (call.index < len(sites) and sites[call.index].gated):
             return handler(call)
@@ -171,8 +165,9 @@ def intercepting(
         return handler(replace(call, gating=gate))
 
     gated = [body.get_submodule(name) for name in {site.name for site in sites if site.gated}]
+    routes = {site.route.number: site.route for site in sites if site.route}
     with (
-        hooked(gated, enter),
-        capturing(model, answer if gated else handler, routes_of(sites), whole=True),
+        hooked(gated, given.__setitem__),
+        capturing(model, answer if gated else handler, routes, whole=True),
     ):
         yield

@@ -191,8 +191,6 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
         verbose=False,
     )
     segments = _of_tokens(letters, text, read["offset_mapping"], TEMPLATE)
-    if not segments:
-        raise InputError(f"conversation {number} has no tokens: {text!r:.60}.")
     return Prompt(list(read["input_ids"]), segments, later)
 
 

@@ -1,6 +1,6 @@
 """Facts about model families: which are tested, and how many positions they have."""
 
-from collections.abc import Iterator, Mapping
+import re
 from typing import Any
 
 from transformers import PreTrainedModel
@@ -51,6 +51,9 @@ _OFFSET_POSITIONS = (
 )
 
 
+_BY_LENGTH = re.compile("'(rope_type|type)': '(longrope'|[^']*dynamic)")
+
+
 WORKS = f"tested families: {', '.join(SUPPORTED)}"
 
 
@@ -70,15 +73,7 @@ def refuse_sparse_blocks(model: PreTrainedModel) -> None:
 
 def has_positions_by_length(config: Any) -> bool:
     """Return whether the longest text of a batch sets the rotary positions of all (LongRoPE, dynamic scaling)."""
-    return any(kind == "longrope" or "dynamic" in kind for kind in _rope_types(config.to_dict()))
-
-
-def _rope_types(fields: Mapping[Any, Any]) -> Iterator[str]:
-    for name, value in fields.items():
-        if isinstance(value, Mapping):
-            yield from _rope_types(value)
-        elif name in ("rope_type", "type"):
-            yield str(value)
+    return _BY_LENGTH.search(str(config.to_dict())) is not None
 
 
 def position_limit(config: Any) -> int | None:

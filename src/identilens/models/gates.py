@@ -1,24 +1,20 @@
 """Gates and norms between heads and output projection: what multiplies each row of the heads' outputs."""
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from identilens.linalg.memory import wide
-from identilens.models.affine import MATCH
+from identilens.models.affine import MATCH, drawn_like
 from identilens.models.following import Candidate
 from identilens.models.interface import AttentionCall, answered
-from identilens.models.threads import hooked
-
-Inputs = tuple[tuple[Any, ...], dict[str, Any]]
-"""Arguments of an attention module's forward method."""
+from identilens.models.threads import Inputs, first_input, hooked
 
 
-def gated_candidates(call: AttentionCall, inputs: Inputs) -> Iterator[tuple[Candidate, bool]]:
-    """Yield the modules inside an attention module that read z ∘ g, outermost first, and whether a norm comes before.
+def gated_candidates(call: AttentionCall, inputs: Inputs) -> Iterator[Candidate]:
+    """Yield the modules inside an attention module that read z ∘ g, outermost first.
 
     z is what its heads mix, g what is read for z = 1. The same g is found with the model's own z and a drawn one: up to
     a factor of each row and head, where a norm divides by a length of z.
@@ -27,7 +23,7 @@ def gated_candidates(call: AttentionCall, inputs: Inputs) -> Iterator[tuple[Cand
     # Families compute norms in float32.
     limit = max(MATCH[own.dtype], MATCH[torch.float32])
     # Its length is not that of ones.
-    drawn = 4 * torch.randn(own.shape, generator=torch.Generator().manual_seed(0)).to(own)
+    drawn = 4 * drawn_like(own)
     ones, *others = (
         (mixed, read_with(call.module, inputs, mixed, call.module.modules()))
         for mixed in (torch.ones_like(own), own, drawn)
@@ -40,7 +36,8 @@ def gated_candidates(call: AttentionCall, inputs: Inputs) -> Iterator[tuple[Cand
                 for flat in (plain, plain * scale_of(given, plain)):
                     apart.append((given - flat).abs().max() / given.abs().max())
             if max(apart[1::2]) <= limit:
-                yield Candidate(module, others[0][1][module]), bool(max(apart) > limit)
+                normed = bool(max(apart) > limit)
+                yield Candidate(module, others[0][1][module], normed=normed)
 
 
 def scale_of(
@@ -61,9 +58,10 @@ def read_with(
     """Return what some modules read in an attention module whose heads mix what is given; it may change a copy."""
     read: dict[nn.Module, Tensor] = {}
 
-    def note(module: nn.Module, given: tuple, _kwargs: dict) -> None:
-        if given and isinstance(given[0], Tensor):
-            read[module] = given[0]
+    def note(module: nn.Module, inputs: Inputs) -> None:
+        given = first_input(inputs)
+        if isinstance(given, Tensor):
+            read[module] = given
 
     with torch.no_grad(), answered(lambda _: mixed.clone()), hooked(modules, note):
         # The method itself, so that hooks on the module do not run a second time.

@@ -175,7 +175,13 @@ class Head:
     @cached_property
     def logits(self) -> Map:
         """S Q Kᵀ + bias in float64, with the family's soft cap if it has one."""
-        return attention_logits(self._asking, self.keys, self.scaling, self.bias, self.softcap)
+        return attention_logits(
+            self._asking,
+            self.keys,
+            self.scaling,
+            self.bias,
+            self.softcap,
+        )
 
     @property
     def _asking(self) -> Float[Tensor, "row d_k"]:
@@ -277,23 +283,20 @@ class CapturedLayer:
         Weights may be those of ``only`` some rows.
         """
         part = call if only is None else call.rows(only)
-        rows, columns = part.query.shape[-2], call.key.shape[-2]
-        visible, bias = part.visible(), part.bias()
+        seen, bias = part.visible()[0], part.bias()
         return cls(
             site,
-            near(call.query[0]).clone(),
-            near(call.key[0]).clone(),
-            near(call.value[0]).clone(),
+            near(call.query[0]),
+            near(call.key[0]),
+            near(call.value[0]),
             near(output[0]).transpose(0, 1).clone(),
-            None if weights is None else near(weights[0]).clone(),
-            None
-            if visible is None or bool(visible.all())
-            else near(visible[0]).expand(rows, columns).clone(),
+            None if weights is None else near(weights[0]),
+            None if bool(seen.all()) else near(seen),
             call.scaling,
-            None if bias is None else near(bias[0]).expand(-1, rows, columns),
+            None if bias is None else near(bias[0]).expand(-1, *seen.shape),
             call.arguments.get("softcap"),
             call.has_sink,
-            None if call.gate is None else near(call.gate[0]).transpose(0, 1).clone(),
+            None if call.gate is None else near(call.gate[0]).transpose(0, 1),
             only,
         )
 
@@ -304,12 +307,11 @@ class CapturedLayer:
 
     def head(self, head: int) -> Head:
         """Return one head; the heads of a group share keys and values."""
-        group = len(self.queries) // len(self.values)
-        shared = 0 if self.bias is None or len(self.bias) == 1 else head
-        places: dict[str, int] = {"bias": shared, "keys": head // group, "values": head // group}
-        places |= dict.fromkeys(("queries", "head_output", "weights", "gate"), head)
+        heads = len(self.queries)
         parts: dict[str, Any] = {
-            name: one if name not in places or one is None else one[places[name]]
+            name: one[head * len(one) // heads]
+            if isinstance(one, Tensor) and one.ndim == 3
+            else one
             for name, one in vars(self).items()
         }
-        return Head(head=head, group=group, **parts)
+        return Head(head=head, group=heads // len(self.values), **parts)

@@ -35,10 +35,8 @@ def digest_of(model: nn.Module) -> str:
         # scaled otherwise.
         active = getattr(module, "active_adapters", None)
         if active is not None and not callable(active):
-            settings = {
-                key: value for key, value in vars(module).items() if isinstance(value, _PLAIN)
-            }
-            sums.append(f"{name} {active} {sorted(settings.items(), key=str)}")
+            settings = [item for item in vars(module).items() if isinstance(item[1], _PLAIN)]
+            sums.append(f"{name} {active} {sorted(settings, key=str)}")
     return "checksum:" + hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 

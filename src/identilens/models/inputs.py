@@ -1,7 +1,7 @@
 """From user input (strings, pairs, token ids, padded batches, images) to unpadded model inputs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from identilens.models.padding import (
     is_per_token,
     sequences_of,
 )
+from identilens.models.sequences import position_names
 from identilens.models.token_names import token_names
 
 MOST_TOKENS = 2**31 - 2
@@ -47,20 +48,20 @@ class Item:
     def shapes(self) -> frozenset[tuple]:
         """Sizes that must be equal for items of one batch: those of tensors that cannot be padded here."""
         # Padding needs a mask, and a mask would join documents that position_ids separate.
-        free = [
-            (name, tensor.shape)
+        return frozenset(
+            (name, tensor.shape[1:] if name in self.joined else tensor.shape)
             for name, tensor in self.tensors.items()
             if not is_per_token(name) or name.endswith("position_ids")
-        ]
-        return frozenset(
-            (name, shape[1:] if name in self.joined else shape) for name, shape in free
         )
 
     @property
     def hiding(self) -> frozenset[str]:
         """Names of masks that hide something of the item: those that the model itself has to heed."""
-        masks = (name for name in self.tensors if name.endswith("mask"))
-        return frozenset(name for name in masks if not bool(self.tensors[name].all()))
+        return frozenset(
+            name
+            for name, tensor in self.tensors.items()
+            if name.endswith("mask") and not bool(tensor.all())
+        )
 
     def start(self, length: int) -> "Item":
         """Return the first tokens, at least two even of a single one; all of a sequence that has more than tokens."""
@@ -71,12 +72,8 @@ class Item:
             else (tensor if len(tensor) > 1 else torch.cat([tensor, tensor]))[:length]
             for name, tensor in self.tensors.items()
         }
-        return Item(
-            tensors,
-            {kind: ("",) * len(tensors[name]) for kind, name in sequences_of(tensors)},
-            joined=self.joined,
-            bare=self.bare,
-        )
+        tokens = {kind: ("",) * len(tensors[name]) for kind, name in sequences_of(tensors)}
+        return replace(self, tensors=tensors, tokens=tokens)
 
     @property
     def length(self) -> int:
@@ -101,7 +98,6 @@ class InputReader:
         image_processor: Any = None,
     ) -> None:
         self.config, self.tokenizer, self.image_processor = config, tokenizer, image_processor
-        self.no_tokenizer = "the model has none"
 
     def read(self, inputs: Any, max_length: int | None = None) -> list[Item]:
         """Return one item for each text.
@@ -124,11 +120,9 @@ class InputReader:
         whole = isinstance(max_length, int) and 1 <= max_length <= MOST_TOKENS
         if max_length is not None and not whole:
             raise SettingError("max_length", f"from 1 to {MOST_TOKENS}", max_length)
-        if isinstance(inputs, Item):
-            return [inputs]
         if isinstance(inputs, Mapping):
             return list(self._from_batch(inputs, max_length))
-        if isinstance(inputs, str) or any(
+        if isinstance(inputs, str | Item) or any(
             is_kind(inputs) for is_kind in (_is_pair, _is_ids, _is_image)
         ):
             inputs = [inputs]
@@ -174,7 +168,7 @@ class InputReader:
     def _tokenize(self, entry: Any, index: int, max_length: int | None) -> dict[str, Any]:
         if self.tokenizer is None:
             raise InputError(
-                f"text {index} needs a tokenizer, and {self.no_tokenizer}. Put its files into the model's folder "
+                f"text {index} needs a tokenizer, and the model has none. Put its files into the model's folder "
                 "(tokenizer.save_pretrained), pass a tokenizer to Lens, or give token ids instead of text."
             )
         first, second = entry if _is_pair(entry) else (entry, None)
@@ -191,25 +185,14 @@ class InputReader:
         located = pair is None and getattr(self.tokenizer, "is_fast", False)
         options = {"truncation": max_length is not None, "verbose": False, "return_tensors": None}
         options |= {"return_offsets_mapping": True} if located else {}
-        try:
-            encoded = self.tokenizer(first, pair, max_length=max_length, **options)
-            starts = [getattr(self.tokenizer, name, None) for name in ("bos_token", "cls_token")]
-            starts = [one for one in starts if one and first.startswith(one)]
-            doubled = [[self.tokenizer.convert_tokens_to_ids(one)] * 2 for one in starts]
-            # The text, such as a chat's, has already the first token that the tokenizer puts before it.
-            if list(encoded["input_ids"][:2]) in doubled:
-                longest = None if max_length is None else max_length + 1
-                encoded = self.tokenizer(first, pair, max_length=longest, **options)
-                encoded = {name: row[1:] for name, row in encoded.items()}
-        except Exception as error:  # damaged files of a tokenizer show only here, in many ways
-            raise InputError(
-                f"the tokenizer fails on text {index} ({type(error).__name__}: {error}). Correct its files, or "
-                "download them again."
-            ) from error
-        if not encoded["input_ids"]:
-            raise InputError(
-                f"text {index} has no tokens: {first!r:.60}. Remove it, or give at least one word."
-            )
+        encoded = self.tokenizer(first, pair, max_length=max_length, **options)
+        starts = ("bos_token_id", "cls_token_id")
+        doubled = [[getattr(self.tokenizer, name, None)] * 2 for name in starts]
+        # The text, such as a chat's, has already the first token that the tokenizer puts before it.
+        if list(encoded["input_ids"][:2]) in doubled:
+            longest = None if max_length is None else max_length + 1
+            encoded = self.tokenizer(first, pair, max_length=longest, **options)
+            encoded = {name: row[1:] for name, row in encoded.items()}
         return {**encoded, "text": first if second is None else f"{first} ||| {second}"}
 
     def _target(self, entry: Any, ids: list[int], index: int, max_length: int | None) -> list[int]:
@@ -263,9 +246,8 @@ class InputReader:
             tokens = {}
             for kind, name in sequences_of(item):
                 self._check_length(len(item[name]), row)
-                if name.endswith("embeds"):
-                    tokens[kind] = tuple(f"position {place}" for place in range(len(item[name])))
-                else:
+                tokens[kind] = position_names(self.config, len(item[name]))
+                if not name.endswith("embeds"):
                     self._check_ids(item[name].tolist(), row)
                     tokens[kind] = self.names(item[name].tolist())
             yield Item(item, tokens, joined=joined, bare=bare)

@@ -1,7 +1,7 @@
 """Interception of attention, at the point where transformers chooses the function that computes it."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -119,22 +119,20 @@ class AttentionCall:
             return given
         return finite if given is None else given + finite
 
-    def visible(self) -> Bool[Tensor, "batch row key"] | None:
-        """Return which keys the query rows see, or None if they see every key.
+    def visible(self) -> Bool[Tensor, "batch row key"]:
+        """Return which keys the query rows see.
 
         Raises:
             UnsupportedModelError: If heads of one layer see different keys.
         """
-        mask = self.mask_of()
-        if mask is None:
-            return None
-        seen = seen_keys(mask)
+        mask, keys = self.mask_of(), self.key.shape[2]
+        seen = self.key.new_ones(1, 1, 1, keys).bool() if mask is None else seen_keys(mask)
         if seen.shape[1] > 1 and not torch.equal(seen, seen[:, :1].expand_as(seen)):
             raise UnsupportedModelError(
                 f"{type(self.module).__name__} gives heads of one layer different masks; "
                 "identilens needs one mask per layer. Audit a model without per-head masks."
             )
-        return seen[:, 0].expand(self.query.shape[0], self.query.shape[2], -1)
+        return seen[:, 0].expand(self.query.shape[0], self.query.shape[2], keys)
 
     def attend(self) -> tuple[Tensor, Tensor]:
         """Return output (batch, rows, heads, d_v) and weights after softmax (batch, heads, rows, m).
@@ -145,7 +143,7 @@ class AttentionCall:
         # Families compute the softmax in float32, where the least number of float64 is minus infinity.
         least = max(torch.finfo(query.dtype).min, torch.finfo(torch.float32).min)
         if mask is not None and mask.dtype == torch.bool:
-            mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, least)
+            mask = torch.where(mask, 0.0, least).to(query.dtype)
         elif mask is not None:
             mask = mask.clamp_min(least)
         key, value = self.key, self.value
@@ -155,11 +153,11 @@ class AttentionCall:
             # Eager functions of some families take no keys that heads share; fused attention does.
             if key.shape[1] == query.shape[1]:
                 raise
-            key, value = map(self._repeated, (key, value))
+            key, value = map(self.repeated, (key, value))
             output, weights = self.eager(self.module, query, key, value, mask, **arguments)
         if arguments.get("s_aux") is not None and weights is not None:
             # G if the family applies its sink after the softmax, output = diag(g) A V; 1 if A includes the sink.
-            values = self._repeated(self.value)
+            values = self.repeated(self.value)
             mixed = (weights.to(values.dtype) @ values).float()
             given = output.transpose(1, 2).float()
             size = mixed.square().sum(-1, keepdim=True)
@@ -195,7 +193,8 @@ class AttentionCall:
         causal = getattr(self.module, "is_causal", True) if causal is None else causal
         return "causal" if causal and self.query.shape[-2] > 1 else None
 
-    def _repeated(self, groups: Float[Tensor, "batch group key d"]) -> Tensor:
+    def repeated(self, groups: Float[Tensor, "batch group key d"]) -> Tensor:
+        """Return keys or values, those of a group once for each of its heads."""
         return groups.repeat_interleave(self.query.shape[1] // groups.shape[1], 1)
 
     def mask_of(self, rows: slice | list[int] = slice(None)) -> Tensor | None:
@@ -230,13 +229,15 @@ def intercept(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
     threads are not affected. The model is in evaluation mode. At the end everything is restored, also after an
     exception.
     """
-    readable = "sdpa" if model._supports_sdpa else "eager"
-    with ExitStack() as stack:
-        stack.enter_context(attribute([AttentionInterface], "get_interface", _chosen))
-        if model.config._attn_implementation not in (None, *READABLE):
-            stack.enter_context(configured(model, "_attn_implementation_internal", readable))
-        stack.enter_context(evaluation_mode(model))
-        stack.enter_context(answered(handler))
+    readable, switched = "sdpa" if model._supports_sdpa else "eager", nullcontext()
+    if model.config._attn_implementation not in (None, *READABLE):
+        switched = configured(model, "_attn_implementation_internal", readable)
+    with (
+        attribute([AttentionInterface], "get_interface", _chosen),
+        switched,
+        evaluation_mode(model),
+        answered(handler),
+    ):
         yield
 
 

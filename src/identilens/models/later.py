@@ -14,7 +14,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
 from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
-from identilens.models.threads import attribute, hooked
+from identilens.models.threads import Inputs, attribute, hooked
 
 
 class LaterLayers:
@@ -38,7 +38,7 @@ class LaterLayers:
         earlier = map(self._earlier, range(len(self._sites)))
         kept = {layers[-1] for layers in earlier if layers}
 
-        def note(layer: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
+        def note(layer: nn.Module, _inputs: Inputs, output: Any) -> None:
             self._given[layer].append(output)
 
         with hooked(kept, after=note):
@@ -60,15 +60,13 @@ class LaterLayers:
             layers, at, count = self._earlier(number), self._sites[number].place, 0
             plain = all(one.route is None and not one.gated for one in self._sites)
             if at and plain and layers and len(self._given[layers[-1]]) == 1:
-                places = (one.place for one in self._sites if one.place)
-                count = sum(place[0] == at[0] and place < at for place in places)
-            if count:
                 with self._from(number):
                     again = self.run(AttentionCall.run)
                 name = "logits" if self.own.get("logits") is not None else next(iter(self.own))
                 before, after = self.own[name], again[name]
-                near = (after - before).norm() <= NOISE[before.dtype] * before.norm()
-                count *= bool(near)
+                if (after - before).norm() <= NOISE[before.dtype] * before.norm():
+                    places = (one.place for one in self._sites if one.place)
+                    count = sum(place[0] == at[0] and place < at for place in places)
             self._counts[number] = count
         return self._counts[number]
 

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.errors import NumericalError
 from identilens.linalg import HALF, OutputFactor, ProjectedValues, Visible
+from identilens.linalg.checks import check_finite
 from identilens.linalg.memory import near, wide
 from identilens.linalg.softmax import attention_logits, follow_logits, visible_softmax
 from identilens.measures.attention.layer import Block, Layer
@@ -25,7 +25,7 @@ class LayerBatch(Layer):
     queries and keys where they follow them.
 
     Args:
-        texts: Their numbers, for messages.
+        texts: Their numbers.
         calls: The texts' attention call in each layer.
         factor: That of the output projections, layer by layer.
         types: Token types of each text's queries, and of its keys.
@@ -69,10 +69,10 @@ class LayerBatch(Layer):
         self.projected = ProjectedValues(
             values[:, :, None], factor.d_model, factor.grouped(len(texts), groups)
         )
-        self.require_finite(self.projected.compact.flatten(0, 2), "values")
+        check_finite(attention_values=self.projected.compact)
         visible: Visible = call.unmasked_pattern()
-        if call.mask is not None and (seen := call.visible()) is not None:
-            visible = near(seen[0]).expand(self.n_query, -1)
+        if call.mask is not None:
+            visible = near(call.visible()[0])
         self.projector = self.projected.projector(self.n_query, visible)
         self._follows = torch.full_like(self._lower[..., 0, 0], not call.has_sink, dtype=torch.bool)
 
@@ -86,10 +86,8 @@ class LayerBatch(Layer):
                 # Computed again from Q and K where that is possible.
                 call, bias = calls[0], None
                 query = torch.cat([one.query for one in calls])
-                keys = torch.cat([one.key for one in calls])
-                keys = keys.repeat_interleave(self.heads // keys.shape[1], 1)
-                visible = call.visible()
-                visible = None if visible is None else near(visible)[:1, None]
+                keys = torch.cat([one.repeated(one.key) for one in calls])
+                visible = near(call.visible())[:1, None]
                 added: Any = [one.bias() for one in calls]
                 if added[0] is not None:
                     bias = torch.cat([one.expand(len(self.texts), -1, -1, -1) for one in added])
@@ -120,21 +118,3 @@ class LayerBatch(Layer):
         """Return heads whose weights are known in half precision only, or that have a sink, once blocks were taken."""
         follows = self._follows.unflatten(0, (len(self.calls), -1))[layer].all(0)
         return set((~follows).nonzero().flatten().tolist())
-
-    def require_finite(self, sizes: Float[Tensor, "head *rest"], what: str) -> None:
-        """Raise for numbers that are not finite.
-
-        Raises:
-            NumericalError: Naming the first text and the layer.
-        """
-        # A sum is finite only if every term is, and costs one pass.
-        if sizes.sum().isfinite():
-            return
-        by_text = sizes.unflatten(0, (len(self.calls), len(self.texts), -1)).flatten(2).sum(2)
-        layer, text = ((~by_text.isfinite()).nonzero().tolist() or [[0, 0]])[0]
-        site = self.sites[layer]
-        raise NumericalError(
-            f"text {self.texts[text]}, {site.kind} layer {site.layer}: attention {what} has "
-            "NaN or infinite entries. Look for an overflow in half precision (load with --dtype float32) or a broken "
-            "checkpoint."
-        )

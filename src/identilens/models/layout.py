@@ -1,8 +1,8 @@
 """Where a model's attention happens: one site for each call of the attention function, in call order."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any
 
 import torch
@@ -14,8 +14,9 @@ from transformers import PreTrainedModel
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.linalg import HALF
 from identilens.linalg.factor import stored_rank
-from identilens.models.affine import constant, is_linear, linear_weight
+from identilens.models.affine import constant, drawn_like, is_linear, linear_weight
 from identilens.models.following import (
+    Candidate,
     LayerRun,
     Meeting,
     Place,
@@ -125,76 +126,63 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> Sites:
         NumericalError: If the attention output has NaN or infinite entries.
     """
     names = {module: name for name, module in model.named_modules()}
-    watch = watched(model, _members(model), forward)
-    if model.dtype in HALF and any(meeting.chooses for meeting in watch.meetings):
+    meetings = watched(model, _members(model), forward)
+    if model.dtype in HALF and any(meeting.chooses for meeting in meetings):
         raise UnsupportedModelError(
             f"{type(model).__name__} chooses the keys of each query by rank, and in half precision a rounding chooses "
             'others. Load it with dtype="float32" (--dtype float32).'
         )
-    sites, mixing = [], dict[LayerRun | None, bool]()
-    for meeting, number in zip(watch.meetings, _numbers(model, watch.meetings), strict=True):
+    sites, mixes = [], cache(partial(mixes_otherwise, model, meetings))
+    for meeting, number in zip(meetings, _numbers(model, meetings), strict=True):
         site = _site(model, names[meeting.module], meeting, number)
-        if not adds_up(model, site.projection, meeting, watch.meetings, forward):
+        if not adds_up(model, site.projection, meeting, meetings, forward):
             raise UnsupportedModelError(
                 f"the output of {type(meeting.module).__name__} is not the sum of its heads' outputs: beside the "
                 f"output projection ({type(site.projection).__name__}) something else reads what the heads mix, or "
                 "their sum is changed by more than a residual connection or norm. Choose a model of another family."
             )
-        layer = meeting.layer
-        if layer and layer not in mixing:
-            same = [one for one in watch.meetings if one.layer is layer]
-            mixing[layer] = mixes_otherwise(model, layer, same)
-        sites.append(replace(site, mixer=mixing.get(layer, False)))
+        sites.append(replace(site, mixer=mixes(meeting.layer)))
     return tuple(sites)
 
 
-def routes_of(sites: Sequence[Site]) -> dict[int, Route]:
-    """Return the routes of attention that the model computes by itself, by the numbers of its products."""
-    return {site.route.number: site.route for site in sites if site.route is not None}
-
-
 def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Site:
-    module = meeting.module
-    linear = (one for one in meeting.candidates if is_linear(one.module, one.inputs))
-    found, normed = next(linear, None), False
+    found = _linear(meeting.candidates)
     gated = found is None and meeting.mixture is None
     if gated:
         with intercept(model, AttentionCall.run), torch.no_grad():
-            passed = gated_candidates(meeting.call, meeting.inputs)
-            linear = (one for one in passed if is_linear(one[0].module, one[0].inputs))
-            found, normed = next(linear, (None, False))
+            found = _linear(gated_candidates(meeting.call, meeting.inputs))
     if found is None:
-        others = [type(one.module).__name__ for one in meeting.candidates]
         why = meeting.loss
-        if others:
+        if meeting.candidates:
             why = (
-                f"{others[-1]} reads the outputs of its heads and is no linear map up to rounding (8-bit activations, "
-                "a norm by more than a length). Quantise weights alone, or choose a model of another family."
+                f"{type(meeting.candidates[-1].module).__name__} reads the outputs of its heads and is no linear map "
+                "up to rounding (8-bit activations, a norm by more than a length). Quantise weights alone, or choose "
+                "a model of another family."
             )
         raise UnsupportedModelError(
-            f"{type(module).__name__} changes the attention output before it is projected: {why}"
+            f"{type(meeting.module).__name__} changes the attention output before it is projected: {why}"
         )
-    call = meeting.call
-    routes = {} if meeting.route is None else {meeting.order: meeting.route}
-    blank = _blank(model, module, routes, *meeting.inputs)
-    bias, route = blank.value[0, :, 0].clone(), meeting.route
-    heads = call.query.shape[1]
-    first = found.inputs.ndim == 3 and found.inputs.shape[:2] == (call.query.shape[2], 1) != (1, 1)
+    _, heads, queries, _ = meeting.call.query.shape
+    first = found.inputs.ndim == 3 and found.inputs.shape[:2] == (queries, 1) != (1, 1)
     return Site(
         layer,
         meeting.kind,
         name,
         heads,
         found.module,
-        bias,
+        _value_bias(model, meeting),
         found.added,
         meeting.place,
         first,
-        route,
+        meeting.route,
         meeting.chooses,
         gated=gated,
-        normed=normed,
+        normed=found.normed,
     )
+
+
+def _linear(candidates: Iterable[Candidate]) -> Candidate | None:
+    return next((one for one in candidates if is_linear(one.module, one.inputs)), None)
 
 
 def layer_of(model: nn.Module, site: Site) -> nn.Module:
@@ -215,17 +203,15 @@ def other_layers(
     model: nn.Module, sites: Sequence[Site]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return layers without attention beside layers with it, and those that mix by more, by path and class."""
-    attention = {site.place for site in sites if site.place is not None}
+    attention = {site.place for site in sites if site.place}
     mixers = {site.place for site in sites if site.mixer}
-    bare, mixing = [], []
-    for path in dict.fromkeys(path for path, _ in sorted(attention)):
-        for number, layer in enumerate(model.get_submodule(path).children()):
-            name = f"{path}.{number} ({type(layer).__name__})"
-            if (path, number) not in attention:
-                bare.append(name)
-            elif (path, number) in mixers:
-                mixing.append(name)
-    return tuple(bare), tuple(mixing)
+    names = {
+        (path, number): f"{path}.{number} ({type(layer).__name__})"
+        for path in sorted({path for path, _ in attention})
+        for number, layer in enumerate(model.get_submodule(path).children())
+    }
+    bare = tuple(name for place, name in names.items() if place not in attention)
+    return bare, tuple(name for place, name in names.items() if place in mixers)
 
 
 def _members(model: nn.Module) -> dict[nn.Module, Place]:
@@ -316,16 +302,11 @@ def _kinds(sites: Sites, kind: Kind | None) -> list[Kind]:
     return kinds if kind is None else [kind]
 
 
-def _blank(
-    model: PreTrainedModel,
-    module: nn.Module,
-    routes: Mapping[int, Route],
-    args: tuple,
-    kwargs: dict,
-) -> AttentionCall:
-    """Return the attention call that a module makes when its hidden states are zero."""
-    found: list[AttentionCall] = []
-    states = _states((args, kwargs))
+def _value_bias(model: PreTrainedModel, meeting: Meeting) -> Float[Tensor, "group d_v"]:
+    """Return the values that an attention mixes when its hidden states are zero."""
+    routes = {} if meeting.route is None else {meeting.order: meeting.route}
+    found: list[Tensor] = []
+    states = _states(meeting.inputs)
     width = 0 if states is None else states.shape[-1]
 
     def zero(value: Any) -> Any:
@@ -333,12 +314,12 @@ def _blank(
         return torch.zeros_like(value) if hidden and value.shape[-1] == width else value
 
     def record(call: AttentionCall) -> Tensor:
-        found.append(call)
+        found.append(call.value[0, :, 0].clone())
         return call.attend()[0]
 
     with capturing(model, record, routes), torch.no_grad():
-        args, kwargs = tree_map(zero, without_cache((args, kwargs)))
-        module(*args, **kwargs)
+        args, kwargs = tree_map(zero, without_cache(meeting.inputs))
+        meeting.module(*args, **kwargs)
     return found[0]
 
 
@@ -349,17 +330,23 @@ _ROUNDINGS = 8
 
 
 @torch.no_grad()
-def mixes_otherwise(model: PreTrainedModel, run: LayerRun, meetings: Sequence[Meeting]) -> bool:
+def mixes_otherwise(
+    model: PreTrainedModel, meetings: Sequence[Meeting], run: LayerRun | None
+) -> bool:
     """Whether a layer's output changes at other positions when one position of its input moves and attention does not.
 
-    The outputs of its attention (``meetings``, in call order) are held as they were. The values that it mixes must not
-    change at other positions either. A layer with a convolution over positions mixes them, whatever one input shows.
+    The outputs of its attention, among the ``meetings`` of the model, are held as they were. The values that it mixes
+    must not change at other positions either. A layer with a convolution over positions mixes them, whatever one input
+    shows.
     """
+    if run is None:
+        return False
     convolutions = nn.Conv1d, nn.Conv2d, nn.Conv3d
     for module in run.module.modules():
         convolves = isinstance(module, convolutions) and max(module.kernel_size) > 1
         if convolves or isinstance(module, nn.RNNBase):
             return True
+    meetings = [meeting for meeting in meetings if meeting.layer is run]
     with evaluation_mode(model):
         held = [meeting.call.run() for meeting in meetings]
     routes = routes_among(meetings)
@@ -381,8 +368,7 @@ def mixes_otherwise(model: PreTrainedModel, run: LayerRun, meetings: Sequence[Me
     moved = states.clone()
     first = moved.movedim(axes, tuple(range(len(axes))))
     middle = tuple(size // 2 for size in first.shape[: len(axes)])
-    push = torch.randn(first[middle].shape, generator=torch.Generator().manual_seed(0)).to(states)
-    first[middle] += _PUSH * states.float().std().to(states) * push
+    first[middle] += _PUSH * states.float().std().to(states) * drawn_like(first[middle])
     before, after = output(states), output(moved)
     if any(before.shape[axis] != states.shape[axis] for axis in axes):
         return True
@@ -422,7 +408,7 @@ def _positions(states: Tensor, call: AttentionCall) -> tuple[int, ...]:
         return (1,) if states.shape[0] == 1 else (0,)
     same = [axis for axis, size in enumerate(states.shape[:-1]) if size == call.query.shape[2]]
     if len(same) == 1:
-        return (same[0],)
+        return tuple(same)
     one, two, three = states.shape[-3:]
     if states.ndim != 4 or (one == two) == (two == three):
         return ()

@@ -1,7 +1,8 @@
 """A model with its tokenizer, and methods to capture its internals while it runs."""
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from inspect import signature
 from itertools import groupby
 from typing import Any, TypeVar
@@ -21,17 +22,19 @@ from identilens.models.capture import CapturedText, Collector, Lengths, intercep
 from identilens.models.explaining import MODELS_RAISE, explained
 from identilens.models.families import has_positions_by_length, refuse_sparse_blocks
 from identilens.models.following import is_attention
+from identilens.models.heads import CapturedLayer
 from identilens.models.identity import digest_of, state_of, unwrapped
 from identilens.models.inputs import InputReader, Item, collate
 from identilens.models.interface import AttentionCall, Handler, configured, evaluation_mode
 from identilens.models.layout import (
     Sites,
     discover,
+    find_site,
     other_layers,
 )
-from identilens.models.offloading import device_of, refuse_without_values
+from identilens.models.offloading import device_of
 from identilens.models.proof import NOISE, ONE_TEXT, Check, Proof
-from identilens.models.sequences import position_names
+from identilens.models.sequences import Kind, position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, text_losses
 from identilens.models.windows import by_text
 
@@ -196,7 +199,6 @@ class Lens:
         return self._sites
 
     def _discovered(self, item: Item) -> Sites:
-        refuse_without_values(self.model)
         refuse_sparse_blocks(self.model)
         return discover(self.body, lambda: self.plain([item], self.body))
 
@@ -228,9 +230,10 @@ class Lens:
         self._refuse_mixed(items)
         if handler is not None and changes:
             self.prove_once(items)
+        forward = partial(self._forward, whole=whole, **options)
         if handler is None or changes or self._kind_of_batch(items) in self._proven:
-            return self._forward(items, handler, whole, options)
-        return self._proving(self._proof(items), handler, whole, options)
+            return forward(items, handler)
+        return self._proving(self._proof(items), handler, forward)
 
     def prove_once(self, inputs: Any) -> None:
         """Run the proof on a batch of texts or items, unless its kind is already proven.
@@ -252,24 +255,26 @@ class Lens:
         proof = self._proof(items, strict=False)
         self._refuse_mixed(items)
         with torch.no_grad():
-            self._proving(proof, lambda call: call.attend()[0], False, {})
+            self._proving(proof, lambda call: call.attend()[0], self._forward)
         return tuple(proof.checks.values())
 
     def _proof(self, items: Sequence[Item], strict: bool = True) -> Proof:
         name = f"{type(self.model).__name__} ({self.model.config.model_type})"
-        return Proof(name, self.sites(items[0]), items, NOISE[self.dtype], strict=strict)
-
-    def _proving(
-        self, proof: Proof, handler: Handler, whole: bool, options: Mapping[str, Any]
-    ) -> Any:
-        plain = self._forward(proof.items, None, whole, options)
-        with proof.watching():
-            output = self._forward(proof.items, proof.answering(handler), whole, options)
-        proof.conclude(
-            plain, output, lambda answer: self._forward(proof.items, answer, whole, options)
+        return Proof(
+            name,
+            self.sites(items[0]),
+            items,
+            NOISE[self.dtype],
+            strict=strict,
         )
+
+    def _proving(self, proof: Proof, handler: Handler, forward: Callable[..., Any]) -> Any:
+        plain = forward(proof.items, None)
+        with proof.watching():
+            output = forward(proof.items, proof.answering(handler))
+        proof.conclude(plain, output, partial(forward, proof.items))
         if proof.finite and len(proof.items) > 1:
-            self._forward([proof.items[proof.lone]], proof.alone, whole, {})
+            forward([proof.items[proof.lone]], proof.alone)
         if proof.finite and all(check.passed for check in proof.checks.values()):
             self._proven.add(self._kind_of_batch(proof.items))
         return output
@@ -278,8 +283,8 @@ class Lens:
         self,
         items: Sequence[Item],
         handler: Handler | None,
-        whole: bool,
-        options: Mapping[str, Any],
+        whole: bool = False,
+        **options: Any,
     ) -> Any:
         model = self.model if whole else self.body
         with (
@@ -346,15 +351,39 @@ class Lens:
             options = {"output_hidden_states": True} if hidden_states else {}
             output = self.run(texts, collector, **options)
             for index, item in enumerate(texts):
-                states = None
-                if hidden_states:
-                    found = split_states(output, collector.lengths, index)
-                    states = {name: one.cpu() for name, one in found.items()}
+                found = split_states(output, collector.lengths, index) if hidden_states else {}
+                states = {name: one.cpu() for name, one in found.items()}
                 layers = tuple(collector.layers[index])
                 names = item.tokens or {
                     "encoder": position_names(self.model.config, layers[0].queries.shape[1])
                 }
                 yield CapturedText(names, layers, states)
+
+    def layer(
+        self,
+        item: Item,
+        layer: int,
+        kind: Kind | None = None,
+        rows: Sequence[int] | None = None,
+    ) -> CapturedLayer:
+        """Return the heads of one layer on one text, with their weights, or those of some rows.
+
+        Layers count from 0 within their kind, which is needed if the model has several. Of some rows of a long text,
+        m rows of n keys are computed, and nothing of the size of n rows of n keys.
+
+        Raises:
+            InputError: If the model has no such layer.
+            UnsupportedModelError: If the attention cannot be captured faithfully.
+        """
+        sites = self.sites(item)
+        collector = Collector(
+            sites,
+            [item],
+            rows=rows,
+            number=find_site(sites, layer, 0, kind),
+        )
+        self.run([item], collector)
+        return collector.layers[0][0]
 
     def batches(
         self, items: Sequence[Item], order: Iterable[int], size: int
@@ -392,13 +421,7 @@ class Lens:
         chooses = any(site.chooses for site in self._sites or ())
         return chooses or has_positions_by_length(self.model.config)
 
-    def substitute(
-        self,
-        replacements: Replacements,
-        text: Any,
-        *,
-        max_length: int | None = None,
-    ) -> ModelRun:
+    def substitute(self, replacements: Replacements, text: Any) -> ModelRun:
         """Return the model's result on a text when some heads have the given weights.
 
         Each of these heads mixes its own values with its given weights. Later layers see the change and compute their
@@ -410,23 +433,28 @@ class Lens:
                 a whole map [query, key], or `Rows` for some of its queries. Any finite numbers that are zero on hidden
                 keys are allowed, also effective attention, which is not a distribution.
             text: One text, pair, list of token ids, or image; see `InputReader.read`.
-            max_length: Cut a longer text to this many tokens.
 
         Raises:
             InputError: For more than one text, a head the model lacks, weights of another shape, or weight on a
                 key that is hidden.
             NumericalError: For weights that are NaN or infinite.
         """
-        items = self.read(text, max_length)
+        items = self.read(text)
         if len(items) != 1:
             raise InputError(
                 f"weights belong to one text; got {len(items)} texts. Call substitute for each of them."
             )
         item = items[0]
         options = {"whole": True, "changes": bool(replacements), "output_hidden_states": True}
-        output = self.run([item], Substitution(self.sites(item), replacements), **options)
+        output = self.run(
+            [item],
+            Substitution(self.sites(item), replacements),
+            **options,
+        )
         states, logits = split_states(output, Lengths([item]), 0), output.get("logits")
-        if logits is None:
-            return ModelRun(states, None, None)
         losses = text_losses(self.model, item, logits)
-        return ModelRun(states, logits[0], None if losses is None else float(losses))
+        return ModelRun(
+            states,
+            None if logits is None else logits[0],
+            None if losses is None else float(losses),
+        )

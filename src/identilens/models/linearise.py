@@ -21,7 +21,7 @@ from identilens.models.interface import AttentionCall, Handler, configured
 from identilens.models.layout import layer_of
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind, names_at
-from identilens.models.threads import first_input, hooked
+from identilens.models.threads import Inputs, first_input, hooked
 
 Source = Literal["encoder", "decoder"]
 
@@ -74,49 +74,49 @@ class HiddenMap:
             lens.model if whole else lens.body,
             output_hidden_states=True,
         )
-        self._seq2seq = bool(lens.model.config.is_encoder_decoder)
-        site = next(site for site in lens.sites(item) if not self._seq2seq or site.kind == source)
-        kinds: dict[str, Kind] = {"encoder": site.kind}
-        if self._seq2seq:
-            kinds = {"encoder": "encoder", "decoder": "cross"}
-            kinds = kinds if source == "encoder" else {"decoder": "decoder"}
-        self._kinds = kinds
+        seq2seq = lens.model.config.is_encoder_decoder
+        site = next(site for site in lens.sites(item) if not seq2seq or site.kind == source)
+        self._kinds: dict[str, Kind] = {source: site.kind}
+        if seq2seq and source == "encoder":
+            self._kinds["decoder"] = "cross"
         self._module = layer_of(self._body, site)
         self.source: Source = source
         found: list[Any] = []
 
-        def record(module: nn.Module, args: tuple, kwargs: dict) -> None:
-            found.append(first_input(args, kwargs))
-
+        record = lambda _, inputs: found.append(first_input(inputs))  # noqa: E731
         with hooked([self._module], record), torch.no_grad():
-            self._forward()
+            output = self._forward()
         if not (found and isinstance(found[0], Tensor) and found[0].ndim == 3):
             raise UnsupportedModelError(
                 f"{type(self._body).__name__}: its first layer does not take hidden states as its first argument, "
                 "so they cannot be varied."
             )
         self.inputs: Float[Tensor, "position d_in"] = found[0][0].clone()
-        with torch.no_grad():
-            states = self._states(self.inputs)
-        self.outputs: tuple[HiddenState, ...] = tuple(label for label, _ in states)
+        self.outputs = tuple(label for label, _ in self._states(output))
         self._item, self._config = item, lens.model.config
 
     def __call__(self, inputs: Float[Tensor, "position d_in"]) -> tuple[Tensor, ...]:
         """Return the hidden states [position, d_model] that `outputs` lists, for these inputs."""
-        return tuple(state for _, state in self._states(inputs))
+        return tuple(state for _, state in self._states(self.run(inputs)))
 
     def tokens(self, kind: Kind | None = None) -> tuple[str, ...]:
         """Return the token at each input position, or at each position of the hidden states of a kind."""
         if kind == "cross":
             return self._item.tokens["decoder"]
-        return names_at(self._item.tokens, self.source, len(self.inputs), self._config)
+        return names_at(
+            self._item.tokens,
+            self.source,
+            len(self.inputs),
+            self._config,
+        )
 
     def run(self, inputs: Float[Tensor, "position d_in"]) -> Any:
         """Return the model's output for these inputs, with its hidden states."""
         # A shared layer is called once for each layer; only the first call gets the embeddings.
         left = [inputs[None]]
 
-        def replace(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        def replace(module: nn.Module, inputs: Inputs) -> Inputs | None:
+            args, kwargs = inputs
             if not left:
                 return None
             if args:
@@ -126,8 +126,8 @@ class HiddenMap:
         with hooked([self._module], replace):
             return self._forward()
 
-    def _states(self, inputs: Tensor) -> list[tuple[HiddenState, Tensor]]:
-        found = states_of(self.run(inputs))
+    def _states(self, output: Any) -> list[tuple[HiddenState, Tensor]]:
+        found = states_of(output)
         return [
             (HiddenState(kind, layer), state[0])
             for sequence, kind in self._kinds.items()

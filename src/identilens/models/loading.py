@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -31,9 +32,6 @@ from identilens.models.lens import Lens
 
 Precision = Literal["float32", "float16", "bfloat16", "float64"]
 Dtype = Literal["auto", Precision]
-
-_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
-"""Ways to choose where the parts of a model are kept."""
 
 _NAMED = 8
 """Largest number of weights that an error names."""
@@ -101,8 +99,6 @@ def load(
         raise InputError(
             "expected device or device_map; got both. A map says where each part is kept."
         )
-    if isinstance(device_map, str) and device_map not in _MAPS:
-        raise SettingError("device_map", f"to be {', '.join(_MAPS)} or a mapping", device_map)
     try:
         lens = _loaded(place, str(model), put, device_map, precision, more, common)
     except Exception as error:  # transformers raises whatever a broken file makes it stumble over
@@ -139,8 +135,7 @@ def _loaded(
     except (OSError, ValueError) as error:
         raise model_not_found(model, error) from error
     refuse_pickles(model, common)
-    exact = precision if precision == "auto" else getattr(torch, precision)
-    options = {"config": config, "dtype": exact, "use_safetensors": True, **more, **common}
+    options = {"config": config, "dtype": precision, "use_safetensors": True, **more, **common}
     [known, *_] = getattr(config, "architectures", None) or [""]
     # Classes registered with the Auto classes of transformers, such as ours, are not attributes of transformers.
     heads = (
@@ -149,36 +144,25 @@ def _loaded(
     )
     registered = [mapping[type(config)] for mapping in heads if type(config) in mapping]
     classes = [getattr(transformers, known, None), *registered]
-    named = (one for one in classes if isinstance(one, type) and one.__name__ == known)
-    kind = next((one for one in named if issubclass(one, PreTrainedModel)), AutoModel)
+    models = (one for one in classes if isinstance(one, type) and issubclass(one, PreTrainedModel))
+    kind = next((one for one in models if one.__name__ == known), AutoModel)
     # A quantised model stays where it was loaded.
     placed = device_map or "quantization_config" in {**more, **config.to_dict()}
     if placed:
         options["device_map"] = device_map or {"": device}
     network: Any = _from_checkpoint(model, kind, options)
     (network if placed else network.to(device)).eval()
-    processors: list[Any] = []
-    for auto in (AutoTokenizer, AutoImageProcessor):
-        try:
-            processors.append(auto.from_pretrained(model, **common))
-        except (OSError, ValueError, TypeError, KeyError, ImportError):
-            processors.append(None)
-    tokenizer, images = processors
+    tokenizer = images = None
+    with suppress(OSError, ValueError, TypeError, KeyError, ImportError):
+        tokenizer = AutoTokenizer.from_pretrained(model, **common)
+    with suppress(OSError, ValueError, TypeError, KeyError, ImportError):
+        images = AutoImageProcessor.from_pretrained(model, **common)
     # Where none of a tokenizer's files exists, transformers has made an empty one.
-    absent = sorted(getattr(tokenizer, "vocab_files_names", {}).values())
-    if any(cached_file(model, name, **common, **QUIET) for name in (*absent, *_WHOLE_TOKENIZERS)):
-        absent = []
-    lens = Lens(
-        network,
-        None if absent else tokenizer,
-        image_processor=images,
-        name=name,
-    )
-    if absent:
-        lens.reader.no_tokenizer = (
-            f"{str(model)!r} has none of its tokenizer's files ({', '.join(absent)})"
-        )
-    return lens
+    expected = [*getattr(tokenizer, "vocab_files_names", {}).values()]
+    files = (*expected, *_WHOLE_TOKENIZERS)
+    if expected and not any(cached_file(model, file, **common, **QUIET) for file in files):
+        tokenizer = None
+    return Lens(network, tokenizer, image_processor=images, name=name)
 
 
 def _from_checkpoint(model: str | Path, kind: Any, options: dict[str, Any]) -> PreTrainedModel:
@@ -261,17 +245,15 @@ def left_over(network: PreTrainedModel, unexpected: Iterable[str]) -> list[str]:
 
     Weights of other parts (task heads, poolers) are not needed, and buffers are computed.
     """
-    body = network.base_model
+    body, prefix = network.base_model, f"{network.base_model_prefix}."
     parts = {
         name for name, part in body.named_children() if next(part.parameters(), None) is not None
     }
-    buffers = {name for name, _ in [*network.named_buffers(), *body.named_buffers()]}
-    prefix = f"{network.base_model_prefix}."
+    buffers = dict(body.named_buffers())
     return sorted(
         key
         for key in unexpected
         if key.removeprefix(prefix).split(".")[0] in parts
-        and key not in buffers
         and key.removeprefix(prefix) not in buffers
         and not key.endswith(_OLD_BUFFERS)
     )

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from identilens.linalg.memory import near, wide
-from identilens.models.explaining import explained
+from identilens.models.capture import states_of
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
@@ -17,7 +17,7 @@ from identilens.models.later import LaterLayers
 from identilens.models.layout import find_site, layer_of
 from identilens.models.lens import Lens
 from identilens.models.substitution import Rows, put_rows, text_losses
-from identilens.models.threads import EndedError, hooked
+from identilens.models.threads import EndedError, Inputs, hooked
 
 
 class MapRuns:
@@ -36,8 +36,7 @@ class MapRuns:
         self._lens, self._item, self._head, self._batch = lens, item, head, batch
         sites = lens.sites(item)
         self._site = find_site(sites, *head.address)
-        with explained(lens.model):
-            self._later = LaterLayers(lens, item, {"output_hidden_states": True})
+        self._later = LaterLayers(lens, item, {"output_hidden_states": True})
         self._plain = self._outcome([Rows(range(len(head.attention)), head.attention)])
 
     def effects(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, " change"]]:
@@ -50,9 +49,9 @@ class MapRuns:
         for part in self._parts(changes):
             for name, after in self._outcome(part).items():
                 before = wide(self._plain[name])
-                moved = torch.linalg.vector_norm((wide(after) - before).flatten(1), dim=-1)
+                moved = (wide(after) - before).view(len(part), -1).norm(dim=-1)
                 if name != "loss":
-                    moved /= torch.linalg.vector_norm(before).clamp_min(1e-300)
+                    moved /= before.norm().clamp_min(1e-300)
                 moves.setdefault(name, []).append(moved)
         return {name: torch.cat(parts) for name, parts in moves.items()}
 
@@ -65,7 +64,7 @@ class MapRuns:
         layer = layer_of(self._lens.body, self._head.site)
         outputs: list[Tensor] = []
 
-        def keep(_module: nn.Module, _args: tuple, _kwargs: dict, output: Any) -> None:
+        def keep(_module: nn.Module, _inputs: Inputs, output: Any) -> None:
             if self._reached:
                 outputs.append(output if isinstance(output, Tensor) else output[0])
                 raise EndedError
@@ -82,11 +81,10 @@ class MapRuns:
     def _outcome(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, "change *shape"]]:
         """Return final states, logits and losses under each change; the last two if the model has them."""
         output = self._run(changes)
-        states = output.get("hidden_states") or output.decoder_hidden_states
+        *_, states = states_of(output).values()
         logits = output.get("logits")
-        losses = None if logits is None else text_losses(self._lens.model, self._item, logits)
-        found = {"hidden": states[-1], "logits": logits}
-        found["loss"] = None if losses is None else losses[:, None]
+        losses = text_losses(self._lens.model, self._item, logits)
+        found = {"hidden": states[-1], "logits": logits, "loss": losses}
         return {name: one for name, one in found.items() if one is not None}
 
     def _run(self, changes: Sequence[Rows]) -> Any:
@@ -97,5 +95,4 @@ class MapRuns:
             for number, rows in enumerate(changes):
                 put_rows(output, number, rows, head.site, head.head, call)
 
-        with explained(self._lens.model):
-            return self._later.changed(self._site, put, len(changes))
+        return self._later.changed(self._site, put, len(changes))

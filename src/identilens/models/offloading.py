@@ -2,10 +2,8 @@
 
 import torch
 from accelerate.hooks import AlignDevicesHook
-from accelerate.utils import align_module_device, has_offloaded_params
+from accelerate.utils import align_module_device
 from torch import Tensor, nn
-
-from identilens.errors import UnsupportedModelError
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -17,25 +15,6 @@ def device_of(model: nn.Module) -> torch.device:
 def is_offloaded(model: nn.Module) -> bool:
     """Return whether some parameters are in memory only while they are needed."""
     return any(one.is_meta for one in model.parameters())
-
-
-def refuse_without_values(model: nn.Module) -> None:
-    """Raise for parameters that are nowhere: on the meta device, and not loaded when they are needed.
-
-    Raises:
-        UnsupportedModelError: Naming the first.
-    """
-    lost = [
-        f"{path}.{name}"
-        for path, module in model.named_modules()
-        for name, one in module.named_parameters(recurse=False)
-        if one.is_meta and not has_offloaded_params(module)
-    ]
-    if lost:
-        raise UnsupportedModelError(
-            f"{len(lost)} parameters of {type(model).__name__} have no values ({lost[0]} is on the meta device). Load "
-            "the checkpoint; for models larger than memory, with device_map."
-        )
 
 
 def only_moves(module: nn.Module) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -85,18 +85,11 @@ class Answer:
         if self.outcome == "states":
             before = wide(before)
             return float((wide(after) - before).norm() / before.norm().clamp_min(1e-300))
-        if before.numel() > _LOGITS and len(before) > _POSITIONS:
-            parts = zip(after.split(_POSITIONS), before.split(_POSITIONS), strict=True)
-            return sum(self.between(*part) for part in parts)
-        changed = wide(after).log_softmax(-1)
-        return max(
-            0.0, float(kl_div(changed, self._logs(before), reduction="sum", log_target=True))
-        )
-
-    @cached_property
-    def _logs(self) -> Callable[[Entries], Entries]:
-        """Gives logarithms of probabilities; those of the last logits are held."""
-        return lru_cache(1)(lambda logits: wide(logits).log_softmax(-1))
+        change = 0.0
+        for parts in zip(after.split(_POSITIONS), before.split(_POSITIONS), strict=True):
+            changed, own = (wide(part).log_softmax(-1) for part in parts)
+            change += float(kl_div(changed, own, reduction="sum", log_target=True))
+        return max(0.0, change)
 
     def likelihoods(self, entries: Entries) -> Float[Tensor, " following"]:
         """Return the logarithm of the probability of each token that follows, by logits, in nats."""
@@ -158,20 +151,20 @@ class Answer:
         ‖z J L‖² of all heads' outputs z at once: the mean of (z J L ε)² over random ε, each by one backward pass. Its
         relative error is about √(2 / probes), alike for heads that move the outcome in the same direction.
         """
-        exact = torch.promote_types(self.lens.dtype, torch.float32)
+        lens, model = self.lens, self.lens.model
+        exact = torch.promote_types(lens.dtype, torch.float32)
         gates = [
-            torch.ones(site.heads, dtype=exact, device=self.lens.device).requires_grad_()
-            for site in self.lens.sites(self.item)
+            torch.ones(site.heads, dtype=exact, device=lens.device, requires_grad=True)
+            for site in lens.sites(self.item)
         ]
 
         def gated(call: AttentionCall) -> Tensor:
             return call.run() * gates[call.index][:, None]
 
-        model = self.lens.model
         # Offloaded parameters are moved as they are.
         single = nullcontext() if is_offloaded(model) else Exact(exact)
-        with torch.enable_grad(), self.lens.capturing(gated, [self.item], model), single:
-            run = self.lens.plain([self.item], model, **self._wanted)
+        with torch.enable_grad(), lens.capturing(gated, [self.item], model), single:
+            run = lens.plain([self.item], model, **self._wanted)
             entries = self._entries_of(run)
         generator, own, slopes = torch.Generator().manual_seed(seed), entries.detach(), []
         length = wide(own).norm().clamp_min(1e-300)
@@ -179,8 +172,7 @@ class Answer:
             # L ε of the entries, for one random ε: L Lᵀ is the metric of the outcome.
             probe = []
             for part in own.split(_POSITIONS):
-                drawn = torch.randn(part.shape, generator=generator, dtype=torch.float64)
-                drawn = drawn.to(length.device)
+                drawn = torch.randn(part.shape, generator=generator, dtype=torch.float64).to(length)
                 if self.outcome == "states":
                     drawn /= length
                 else:
@@ -294,7 +286,13 @@ class Answer:
     def given(self, replacements: Replacements) -> Entries:
         """Return the logits, or the final hidden states, when heads have other weights."""
         handler = Substitution(self.lens.sites(self.item), replacements)
-        run = self.lens.run([self.item], handler, whole=True, changes=True, **self._wanted)
+        run = self.lens.run(
+            [self.item],
+            handler,
+            whole=True,
+            changes=True,
+            **self._wanted,
+        )
         return self._entries_of(run)
 
     @property

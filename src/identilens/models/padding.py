@@ -39,7 +39,8 @@ def sequences_of(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
     """Yield each sequence of tokens, "encoder" or "decoder", and the input that has it."""
     for kind, side in (("encoder", ""), ("decoder", "decoder_")):
         given = [f"{side}{name}" for name in SEQUENCES if f"{side}{name}" in tensors]
-        yield from ((kind, name) for name in given[:1])
+        for name in given[:1]:
+            yield kind, name
 
 
 def beside(name: str, other: str) -> str:
@@ -61,12 +62,10 @@ def cut_padding(item: dict[str, Tensor], row: int) -> None:
         real = mask.bool()
         if mask.ndim != 1 or not torch.equal(mask, real.to(mask.dtype)):
             raise InputError(
-                f"{mask_name} of text {row} has {mask.ndim + 1} axes and numbers from {float(mask.min()):g} to "
-                f"{float(mask.max()):g}; expected 2 axes (text, position), with 1 for the text's own positions and 0 "
-                "for padding, and nothing else. Leave out masks between positions."
+                f"{mask_name} of text {row}: expected 2 axes (text, position), with 1 for the text's own positions and "
+                "0 for padding, and nothing else. Leave out masks between positions."
             )
-        places = real.nonzero()[:, 0]
-        if len(places) and int(places[-1] - places[0]) + 1 != len(places):
+        if int(real.unique_consecutive().sum()) > 1:
             raise InputError(
                 f"{mask_name} of text {row} has zeros between ones; a mask marks padding before or after a "
                 "text. Without those tokens the later ones would have other positions: cut them out yourself, or let "

@@ -22,7 +22,7 @@ from identilens.models.layout import Site, Sites
 from identilens.models.outputs import deviation, relative
 from identilens.models.padding import is_per_token
 from identilens.models.sequences import sides
-from identilens.models.threads import hooked
+from identilens.models.threads import Inputs, first_input, hooked
 
 NOISE = {torch.float64: 1e-5, torch.float32: 5e-4, torch.float16: 1e-2, torch.bfloat16: 3e-2}
 """Largest relative deviation due to rounding, by the model's precision; families compute the softmax in float32."""
@@ -33,7 +33,6 @@ _DRAWN = 2**20
 """Number of attention weights in the rows that are checked of a larger call."""
 _LEAST_ROWS = 8
 
-Number = float | int
 _OTHER_MODEL = (
     "Choose a model of a tested family (docs/capture.md); no approximate numbers are given."
 )
@@ -50,8 +49,8 @@ class Check:
     """One check; its figure is the largest deviation found, in the units named in the remark."""
 
     name: str
-    figure: Number
-    limit: Number
+    figure: float
+    limit: float
     remark: str
 
     @property
@@ -90,7 +89,7 @@ class Proof:
         self.lone = min(range(len(self.items)), key=lambda text: self.items[text].length)
         self._rows: dict[int, tuple[list[int], Tensor]] = {}
         self._pending: tuple[AttentionCall, Tensor] | None = None
-        self._calls = 0
+        self._calls, self._who = 0, ""
 
     def answering(self, handler: Handler) -> Handler:
         """Return a handler that checks each call before it passes it on."""
@@ -114,7 +113,8 @@ class Proof:
         The model can amplify rounding (a threshold chooses experts). So a deviation counts only if it also occurs when
         ``repeat`` runs the model's own attention function under capture, which rounds in the same way.
         """
-        self._note(_CALLS, abs(self._calls - len(self.sites)), "calls too many or few", 0.0)
+        missing = float(abs(self._calls - len(self.sites)))
+        self._note(_CALLS, missing, "calls too many or few", 0.0)
         if not self.finite:
             return
         error = deviation(plain, captured, self.lengths, self.items)
@@ -133,55 +133,45 @@ class Proof:
             rows, before = self._rows.pop(call.index)
             after = wide(own[0, rows])
             error = relative(after, before) if after.shape == before.shape else 1.0
-            name = "a text in a batch is as it is alone"
-            self._note(
-                name,
-                error,
-                f"relative, {type(call.module).__name__}",
-                _LONE_NOISE * self.noise,
-                joined=True,
-            )
+            self._who, limit = type(call.module).__name__, _LONE_NOISE * self.noise
+            self._note("a text in a batch is as it is alone", error, limit=limit, joined=True)
         return own
 
     def _note(
         self,
         name: str,
-        figure: Number,
-        remark: str,
-        limit: Number | None = None,
+        figure: float,
+        remark: str | None = None,
+        limit: float | None = None,
         joined: bool = False,
     ) -> None:
         limit = self.noise if limit is None else limit
-        check, before = Check(name, figure, limit, remark), self.checks.get(name)
+        check = Check(name, figure, limit, remark or f"relative, {self._who}")
+        before = self.checks.get(name)
         # Nothing is worse than a figure that is not a number.
-        if before is None or isnan(check.figure) or check.figure > before.figure:
+        if before is None or isnan(figure) or figure > before.figure:
             self.checks[name] = check
         if not check.passed and (self.strict or joined):
-            self._refuse(name, figure, limit, remark, joined)
+            self._refuse(
+                name, f" with {figure:.3g} (limit {limit:.3g}; {check.remark})", joined=joined
+            )
 
-    def _refuse(
-        self, name: str, figure: Number, limit: Number, remark: str, joined: bool = False
-    ) -> NoReturn:
+    def _refuse(self, name: str, why: str, joined: bool = False) -> NoReturn:
         """Raise for a check that failed; one that fails where texts are ``joined`` may pass for one text."""
         several, remedy = joined and len(self.items) > 1, ONE_TEXT if joined else _OTHER_MODEL
         raise (JoinedTextsError if several else UnsupportedModelError)(
-            f"{self.model} cannot be captured faithfully: the check {name!r} failed with {figure:.3g} "
-            f"(limit {limit:.3g}; {remark}). {remedy}"
+            f"{self.model} cannot be captured faithfully: the check {name!r} failed{why}. {remedy}"
         )
 
     def _check(self, call: AttentionCall) -> None:
+        self._who = type(call.module).__name__
         self._check_layout(call)
         own, rows = call.run(), self._checked_rows(call)
         part = call.rows(rows)
         output, weights = part.attend()
         shape = (len(self.items), call.query.shape[1], len(rows), call.key.shape[2])
         if weights is None or weights.shape != shape or own[:, rows].shape != output.shape:
-            self._refuse(
-                "attention gives its weights",
-                0 if weights is None else weights.ndim,
-                4,
-                f"axes of the weights of {type(call.module).__name__}; expected the shape {shape}",
-            )
+            self._refuse("attention gives its weights", f": those of {self._who} are not {shape}")
         reference = output
         if call.own is not call.eager and call.query.dtype in HALF:
             with Exact(torch.float32):
@@ -194,33 +184,25 @@ class Proof:
             self._check_text(call, text, places, columns, weights[text][:, here], *outputs)
 
     def _check_layout(self, call: AttentionCall) -> None:
-        batch = call.query.shape[0]
-        who = type(call.module).__name__
-        if call.index >= len(self.sites) or call.query.shape[1] != self.sites[call.index].heads:
-            self._refuse(
-                _CALLS,
-                call.index,
-                len(self.sites) - 1,
-                f"number of the call that does not belong there, {who}",
-            )
+        batch, heads, queries, _ = call.query.shape
+        if call.index >= len(self.sites) or heads != self.sites[call.index].heads:
+            self._refuse(_CALLS, f": call {call.index}, of {self._who}, does not belong there")
         if batch != len(self.items):
             self._refuse(
                 "attention rows are the texts",
-                batch,
-                len(self.items),
-                f"rows of the attention batch; {who} attends in windows or tiles that are not mapped to texts",
-                True,
+                f": {self._who} attends in {batch} windows or tiles that are not mapped to texts",
+                joined=True,
             )
         sequence = sides(self.sites[call.index].kind, self.items[0].tokens).query
         texts = all(map(is_per_token, self.items[0].tensors))
-        if (
-            texts
-            and self.lengths.padded
-            and not self.lengths.counted(sequence, call.query.shape[2])
-        ):
-            self._refuse(_CUT, call.query.shape[2], 0, f"queries that are no tokens, {who}", True)
+        if texts and self.lengths.padded and not self.lengths.counted(sequence, queries):
+            self._refuse(
+                _CUT, f" with {queries} queries of {self._who} that are no tokens", joined=True
+            )
         if call.mask is not None and call.mask.ndim != 4:
-            self._refuse("masks say who sees whom", call.mask.ndim, 4, f"axes of the mask, {who}")
+            self._refuse(
+                "masks say who sees whom", f": {self._who} has one of {call.mask.ndim} axes"
+            )
 
     def _check_text(
         self,
@@ -236,20 +218,13 @@ class Proof:
             self.finite &= bool(torch.isfinite(own.sum()))
             # Masks of minus infinity on every key of a query are read as the least number.
             if not self.finite and bool(torch.isfinite(output.sum())):
-                remark = f"the output of {type(call.module).__name__} has NaN or infinity"
-                self._refuse(_OWN, torch.nan, self.noise, remark)
+                self._refuse(_OWN, f": the output of {self._who} has NaN or infinity")
             return
         if text == self.lone and len(self.items) > 1:
             self._rows[call.index] = places, own
-        values = call.value[text].repeat_interleave(call.query.shape[1] // call.value.shape[1], 0)
-        mixed = (wide(weights) @ wide(values)).transpose(0, 1)
-        remark = f"relative, {type(call.module).__name__}"
-        self._note(
-            "weights times values give the attention output",
-            relative(mixed, output),
-            remark,
-        )
-        self._note(_OWN, relative(reference, own), remark)
+        mixed = (wide(weights) @ wide(call.repeated(call.value)[text])).transpose(0, 1)
+        self._note("weights times values give the attention output", relative(mixed, output))
+        self._note(_OWN, relative(reference, own))
         sums, least = wide(weights).sum(-1), float(weights.min())
         over = float(((sums - 1) if call.has_sink else (sums - 1).abs()).max())
         self._note(
@@ -257,9 +232,7 @@ class Proof:
             max(over, -least),
             f"smallest sum {float(sums.min()):.3f}",
         )
-        seen = torch.ones_like(weights[0], dtype=torch.bool)
-        if (visible := call.rows(places).visible()) is not None:
-            seen = visible[text].clone()
+        seen = call.rows(places).visible()[text].clone()
         seen[:, columns:] = False
         self._note(
             "hidden keys have no weight",
@@ -271,11 +244,9 @@ class Proof:
         sequence = sides(kind, self.items[text].tokens).key
         if kind == "cross" or self.lengths.counted(sequence, call.key.shape[2]):
             return
-        visible = call.visible()
-        unseen = 0 if visible is None else int((~visible[text].any(0)).sum())
         self._note(
             _CUT,
-            unseen,
+            float((~call.visible()[text].any(0)).sum()),
             "positions that no query sees; give recordings and images without padding",
             0.0,
         )
@@ -294,14 +265,14 @@ class Proof:
         last = {count - 1 for count in kept}
         return sorted(drawn | last | {*drawn_places(min(kept), _LEAST_ROWS, call.index)})
 
-    def _projected(self, module: nn.Module, inputs: tuple, kwargs: dict, output: Any) -> None:
+    def _projected(self, module: nn.Module, inputs: Inputs, output: Any) -> None:
         if self._pending is None or self.sites[self._pending[0].index].projection is not module:
             return
         call, given = self._pending
         site, self._pending = self.sites[call.index], None
         joined = given.sum(2) if site.added else given.flatten(2)
-        entered, left = (by_text(tensor, call, site) for tensor in (inputs[0], output))
-        checked, remark = self._checked_rows(call), f"relative, {type(call.module).__name__}"
+        entered, left = (by_text(one, call, site) for one in (first_input(inputs), output))
+        checked = self._checked_rows(call)
         projection, bias = wide(site.output_projection), wide(site.output_bias)
         for text in range(len(self.items)):
             own = slice(self.lengths.of(text, site.kind, call)[0])
@@ -311,15 +282,11 @@ class Proof:
             self._note(
                 "the module hands on the attention output",
                 relative(wide(entered[text, own]), wide(joined[text, own])),
-                remark,
             )
             rows = [row for row in checked if row < own.stop]
             summed = torch.einsum("nhv,hvd->nd", wide(given[text, rows]), projection) + bias
-            self._note(
-                "heads add up to the block's output",
-                relative(summed, wide(left[text, rows])),
-                remark,
-            )
+            error = relative(summed, wide(left[text, rows]))
+            self._note("heads add up to the block's output", error)
 
 
 def by_text(tensor: Tensor, call: AttentionCall, site: Site) -> Float[Tensor, "text query d"]:

@@ -10,10 +10,10 @@ from torch.utils._pytree import tree_leaves
 from transformers import PreTrainedModel
 
 from identilens.linalg.memory import wide
-from identilens.models.affine import MATCH
+from identilens.models.affine import MATCH, drawn_like
 from identilens.models.following import Meeting, capturing, routes_among
 from identilens.models.interface import AttentionCall, evaluation_mode, without_cache
-from identilens.models.threads import hooked
+from identilens.models.threads import Inputs, hooked
 
 
 @torch.no_grad()
@@ -31,13 +31,10 @@ def adds_up(
     Outputs that are no numbers say nothing, and are refused by the proof.
     """
     layer, block = meeting.layer, meeting.module
-    if projection in {*block.modules()}:
-        run = partial(_again, block, meeting.inputs)
-        same = [one for one in meetings if one.inputs[1] is meeting.inputs[1]]
-    else:
+    if projection not in {*block.modules()}:
         block = next(one for one in model.modules() if projection in {*one.children()})
-        run = forward if layer is None else partial(_again, layer.module, layer.inputs)
-        same = [one for one in meetings if layer is None or one.layer is layer]
+    run = forward if layer is None else partial(_again, layer.module, layer.inputs)
+    same = [one for one in meetings if layer is None or one.layer is layer]
     ends = [block] if layer is None or block is not layer.module else []
     norms = [one for one in block.modules() if "Norm" in type(one).__name__]
 
@@ -46,12 +43,12 @@ def adds_up(
         projected: list[Tensor] = []
         left: list[Tensor] = []
 
-        def project(_module: nn.Module, _inputs: tuple, _kwargs: dict, output: Any) -> None:
+        def project(_module: nn.Module, _inputs: Inputs, output: Any) -> None:
             # Some families call it for several parts of the positions.
             projected.append(output.flatten())
 
-        def leave(_module: nn.Module, inputs: tuple, _kwargs: dict, *output: Any) -> None:
-            tensors = (one for one in tree_leaves(output or inputs) if isinstance(one, Tensor))
+        def leave(_module: nn.Module, inputs: Inputs, *output: Any) -> None:
+            tensors = (one for one in tree_leaves(output or inputs[0]) if isinstance(one, Tensor))
             left.extend(one for one in tensors if projected)
 
         def answer(call: AttentionCall) -> Tensor:
@@ -71,8 +68,7 @@ def adds_up(
         own = meeting.call.run()
     if not bool(own.isfinite().all()):
         return True
-    drawn = torch.randn(own.shape, generator=torch.Generator().manual_seed(1)).to(own)
-    before, after = passage(own), passage(4 * drawn)
+    before, after = passage(own), passage(4 * drawn_like(own))
     if before is None or after is None:
         # The layer itself projects, and normalises nothing afterwards.
         return True
@@ -85,7 +81,7 @@ def adds_up(
     return given.shape == left.shape and float((given - left).abs().max()) <= limit
 
 
-def _again(module: nn.Module, inputs: tuple) -> None:
+def _again(module: nn.Module, inputs: Inputs) -> None:
     """Run a module on its inputs, without a cache of earlier tokens."""
     args, kwargs = without_cache(inputs)
     module(*args, **kwargs)

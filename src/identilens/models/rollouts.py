@@ -12,14 +12,13 @@ from identilens.linalg.memory import wide
 from identilens.measures.attention.effective import effective_attention
 from identilens.measures.mixing.alti import alti_contributions, alti_rollout
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads, norm_weights
-from identilens.models.capture import Collector
 from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
 from identilens.models.layout import layer_of
 from identilens.models.lens import Lens
 from identilens.models.outputs import relative
 from identilens.models.proof import NOISE
-from identilens.models.threads import first_input, hooked
+from identilens.models.threads import Inputs, first_input, hooked
 
 Read = tuple[nn.Module, Float[Tensor, "position d"]]
 """A layer or a norm, and what it read."""
@@ -42,24 +41,19 @@ def text_rollouts(lens: Lens, item: Item) -> dict[str, Rollout]:
 
 
 def _by_kind(layers: Sequence[CapturedLayer]) -> dict[str, Rollout]:
-    kinds: dict[str, list[CapturedLayer]] = {}
+    maps: dict[str, list[Tensor]] = {}
     for layer in layers:
-        kinds.setdefault(layer.site.kind, []).append(layer)
-    found = {}
-    for kind, own in kinds.items():
-        raw, effective = [], []
-        for layer in own:
-            group = len(layer.queries) // len(layer.values)
-            relevant = effective_attention(
-                layer.values.repeat_interleave(group, 0),
-                weights=_weights(layer),
-                visible=layer.visible,
-                output_projection=layer.site.output_projection.to(layer.values.device),
-            )
-            raw.append(mean_over_heads(_weights(layer)))
-            effective.append(mean_over_heads(relevant.effective))
-        found[kind] = Rollout(*(attention_rollout(torch.stack(one)) for one in (raw, effective)))
-    return found
+        relevant = effective_attention(
+            layer.values.repeat_interleave(len(layer.queries) // len(layer.values), 0),
+            weights=_weights(layer),
+            visible=layer.visible,
+            output_projection=layer.site.output_projection.to(layer.values.device),
+        )
+        both = map(mean_over_heads, (relevant.weights, relevant.effective))
+        maps.setdefault(layer.site.kind, []).append(torch.stack([*both]))
+    return {
+        kind: Rollout(*map(attention_rollout, torch.stack(own, 1))) for kind, own in maps.items()
+    }
 
 
 def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position input"]]:
@@ -77,8 +71,8 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
     norms = [one for block in blocks for one in block.modules() if "Norm" in type(one).__name__]
     reads: list[list[Read]] = []
 
-    def note(module: nn.Module, args: tuple, kwargs: dict) -> None:
-        states = first_input(args, kwargs)
+    def note(module: nn.Module, inputs: Inputs) -> None:
+        states = first_input(inputs)
         if module in blocks:
             reads.append([])
         if reads and isinstance(states, Tensor) and states.ndim == 3:
@@ -109,11 +103,9 @@ def self_attention(lens: Lens, item: Item) -> list[CapturedLayer]:
     Raises:
         UnsupportedModelError: If some layers are no attention, or mix positions by more than attention.
     """
-    sites = lens.sites(item)
+    [text] = lens.capture(item, weights=True)
     require_attention_alone(lens)
-    collector = Collector(sites, [item], weights=True)
-    lens.run([item], collector)
-    return [layer for layer in collector.layers[0] if layer.site.kind != "cross"]
+    return [layer for layer in text.layers if layer.site.kind != "cross"]
 
 
 def require_attention_alone(lens: Lens) -> None:

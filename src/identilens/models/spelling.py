@@ -39,9 +39,9 @@ class Spelling:
             if not self._spelled(start, start + 1) or self._goes_on(start):
                 continue
             end = start + 1
-            while end < size and len(self._spelled(start, end)) < len(wanted):
-                end += 1
-            while end < size and self._goes_on(end):
+            while end < size and (
+                len(self._spelled(start, end)) < len(wanted) or self._goes_on(end)
+            ):
                 end += 1
             if self._spelled(start, end) == wanted:
                 found.append((start, end))

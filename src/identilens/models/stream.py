@@ -10,12 +10,10 @@ from torch import Tensor, nn
 
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.linalg.memory import wide
-from identilens.models.capture import Collector
-from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
-from identilens.models.threads import first_input, hooked
+from identilens.models.threads import Inputs, first_input, hooked
 
 Vector = Float[Tensor, " d_model"]
 """A vector of the residual stream."""
@@ -63,13 +61,12 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     blocks = list(lens.body.get_submodule(min(paths)).children())
     if len(paths) > 1 or "" in paths or len(blocks) != len(sites):
         raise _unsupported(lens, "its layers do not have one attention each, in one list")
-    heads = Collector(sites, [item], rows=[position])
     reads: dict[nn.Module, Vector] = {}
     writes: dict[nn.Module, Vector] = {}
 
-    def note(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+    def note(module: nn.Module, inputs: Inputs, output: Any) -> None:
         """Keep the row of one module's input and output."""
-        for held, tensor in ((reads, first_input(args, kwargs)), (writes, output)):
+        for held, tensor in ((reads, first_input(inputs)), (writes, output)):
             tensor = tensor[0] if isinstance(tensor, tuple) and tensor else tensor
             if isinstance(tensor, Tensor) and tensor.numel() == item.length * tensor.shape[-1]:
                 rows = tensor.detach().reshape(item.length, -1)
@@ -77,12 +74,12 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
 
     lens.prove_once([item])
     with hooked(model.modules(), after=note):
-        output = lens.run([item], heads, whole=True)
+        output = lens.run([item], whole=True)
     logits = output.logits[0, position].detach().cpu().double()
     limit = NOISE[lens.dtype]
-    for block, layer in zip(blocks, heads.layers[0], strict=True):
+    for block, site in zip(blocks, sites, strict=True):
         before, after = reads[block], writes[block]
-        left = after - before - _attention_row(layer, position)
+        left = after - before - writes[site.projection]
         near = limit * float(before.norm() + after.norm())
         written = (writes[one] for one in block.modules() if one in writes)
         rests = [left, *(left - row for row in written if row.shape == left.shape)]
@@ -116,14 +113,6 @@ def require_unembedding(lens: Lens) -> nn.Module:
     if found is None:
         raise _unsupported(lens, "it predicts no tokens")
     return found
-
-
-def _attention_row(layer: CapturedLayer, query: int) -> Vector:
-    """Return what the attention of a layer adds at one row, its output bias included."""
-    mixed = sum(
-        head.row(query) @ wide(head.values) @ head.row_projection(query) for head in layer.heads
-    )
-    return (mixed + layer.site.output_bias.to(mixed)).cpu()
 
 
 def _frozen(

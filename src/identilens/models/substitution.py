@@ -15,7 +15,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from identilens.errors import InputError, NumericalError
+from identilens.errors import InputError
+from identilens.linalg.checks import check_finite
 from identilens.linalg.memory import near, wide
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
@@ -69,19 +70,18 @@ class Substitution:
                 f"{replacements!r:.80}."
             )
         self._sites = sites
-        self._given: dict[int, dict[int, Tensor | Rows]] = {}
-        for address, weights in replacements.items():
-            kind = address[2] if len(address) == 3 else None
-            self._given.setdefault(find_site(sites, address[0], address[1], kind), {})[
-                address[1]
-            ] = weights
+        self._given = [
+            (find_site(sites, *address), address[1], weights)  # pyright: ignore[reportArgumentType]
+            for address, weights in replacements.items()
+        ]
 
     def __call__(self, call: AttentionCall) -> Tensor:
         """Return the output of one attention call (batch of one)."""
         output, site = call.mixed(), self._sites[call.index]
-        for head, given in self._given.get(call.index, {}).items():
-            rows = given if isinstance(given, Rows) else Rows(range(output.shape[1]), given)
-            put_rows(output, 0, rows, site, head, call)
+        for number, head, given in self._given:
+            if number == call.index:
+                rows = given if isinstance(given, Rows) else Rows(range(output.shape[1]), given)
+                put_rows(output, 0, rows, site, head, call)
         return output
 
 
@@ -105,17 +105,13 @@ def put_rows(
         raise InputError(
             f"{where}: the text has queries 0 to {queries - 1}; got {list(rows.queries)}."
         )
-    if not bool(torch.isfinite(rows.weights).all()):
-        raise NumericalError(
-            f"{where}: the weights to put in have NaN or infinite entries; give finite ones."
+    check_finite(weights=rows.weights)
+    seen = near(call.rows(rows.queries).visible()[0]).to(rows.weights.device)
+    if rows.weights.masked_fill(seen, 0.0).any():
+        raise InputError(
+            f"{where}: the weights to put in use keys that the model hides from these queries. "
+            "Set them to zero."
         )
-    if (seen := call.rows(rows.queries).visible()) is not None:
-        hidden = rows.weights.masked_fill(near(seen[0]).to(rows.weights.device), 0.0)
-        if hidden.any():
-            raise InputError(
-                f"{where}: the weights to put in use keys that the model hides from these queries. "
-                "Set them to zero."
-            )
     values = wide(call.value[text, head // (site.heads // call.value.shape[1])])
     # Mixed in double precision, so that the given weights are not rounded.
     mixed = rows.weights.to(values) @ values
@@ -123,7 +119,7 @@ def put_rows(
 
 
 def text_losses(
-    model: PreTrainedModel, item: Item, logits: Float[Tensor, "change *shape"]
+    model: PreTrainedModel, item: Item, logits: Tensor | None
 ) -> Float[Tensor, " change"] | None:
     """Return a language model's mean cross-entropy on the text itself for each element of a batch of its logits.
 
@@ -139,7 +135,8 @@ def text_losses(
     # Some encoder–decoders are also listed as masked language models.
     masked = masked and not decodes
     ids = item.tensors.get("decoder_input_ids" if decodes else "input_ids")
-    if not (decodes or masked or causal) or ids is None or logits.ndim != 3:
+    known = decodes or masked or causal
+    if ids is None or logits is None or logits.ndim != 3 or not known:
         return None
     if not masked:
         logits, ids = logits[:, :-1], ids[1:]

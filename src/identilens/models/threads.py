@@ -1,22 +1,22 @@
 """A model as others see it: one thread's capture apart from other threads, and nothing changed at its end."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import RLock, get_ident
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 from torch import nn
 
-P = ParamSpec("P")
-R = TypeVar("R")
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+"""Arguments of a module's forward method, without names and with them."""
 
 
-def only_here(hook: Callable[P, R]) -> Callable[P, R | None]:
-    """Return a hook of a module, marked as ours, that does nothing when another thread calls the module."""
+def only_here(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a hook of torch, marked as ours, that does nothing when another thread calls the module."""
     home = get_ident()
 
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
-        return hook(*args, **kwargs) if get_ident() == home else None
+    def guarded(module: nn.Module, args: tuple, kwargs: dict, *output: Any) -> Any:
+        return hook(module, (args, kwargs), *output) if get_ident() == home else None
 
     guarded.ours = True  # pyright: ignore[reportFunctionMemberAccess]
     return guarded
@@ -30,7 +30,7 @@ def hooked(
 ) -> Iterator[None]:
     """Call hooks before and after each run of some modules in this thread, inside the context.
 
-    Both get the module, its arguments and its named arguments, ``after`` its output, too; they may return others.
+    Both get the module and its inputs, ``after`` its output, too; they may return others.
     """
     with ExitStack() as hooks:
         for module in modules:
@@ -43,8 +43,9 @@ def hooked(
         yield
 
 
-def first_input(args: tuple, kwargs: Mapping[str, Any]) -> Any:
+def first_input(inputs: Inputs) -> Any:
     """Return what a layer reads: its first argument, or its hidden states by name."""
+    args, kwargs = inputs
     return args[0] if args else kwargs.get("hidden_states")
 
 
@@ -63,19 +64,18 @@ def attribute(owners: Iterable[Any], name: str, value: Any) -> Iterator[None]:
 
     The first thread stores the previous value; the last thread restores it.
     """
-    taken = []
-    try:
+    owners = [*owners]
+    with _LOCK:
         for owner in owners:
-            taken.append(owner)
-            with _LOCK:
-                before, count = _BEFORE.get((id(owner), name), (getattr(owner, name), 0))
-                _BEFORE[id(owner), name] = before, count + 1
-                setattr(owner, name, value)
+            before, count = _BEFORE.get((id(owner), name), (getattr(owner, name), 0))
+            _BEFORE[id(owner), name] = before, count + 1
+            setattr(owner, name, value)
+    try:
         yield
     finally:
-        for owner in taken:
-            with _LOCK:
-                before, count = _BEFORE.pop((id(owner), name), (getattr(owner, name), 1))
+        with _LOCK:
+            for owner in owners:
+                before, count = _BEFORE.pop((id(owner), name))
                 if count > 1:
                     _BEFORE[id(owner), name] = before, count - 1
                 else:

@@ -21,7 +21,7 @@ def token_names(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
     pieces = list(map(str, tokenizer.convert_ids_to_tokens(list(ids))))
     backend = getattr(tokenizer, "backend_tokenizer", None)
     decoder = getattr(backend, "decoder", None)
-    description = json.loads(decoder.__getstate__()) if decoder is not None else {}
+    description = json.loads(decoder.__getstate__()) if decoder else {}
     steps = description.get("decoders", [description])
     of_bytes = any(step.get("type") == "ByteLevel" for step in steps)
     # Whether a step of the decoder makes spaces of the mark.

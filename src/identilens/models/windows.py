@@ -22,12 +22,14 @@ def by_text(handler: Handler, texts: int) -> Handler:
             return handler(call)
         arguments = {**call.arguments, "is_causal": False}
         if (bias := arguments.get("position_bias")) is not None:
-            arguments["position_bias"] = _blocks(bias.expand(batch, -1, queries, -1), windows, 0.0)
+            arguments["position_bias"] = _blocks(
+                bias.expand(batch, -1, queries, -1),
+                windows,
+                0.0,
+            )
         mask = call.mask_of()
         if mask is None:
-            mask = torch.ones(
-                1, 1, queries, call.key.shape[2], dtype=torch.bool, device=call.query.device
-            )
+            mask = call.query.new_ones(1, 1, queries, call.key.shape[2]).bool()
         hidden = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
         query, key, value = (
             one.unflatten(0, (-1, windows)).transpose(1, 2).flatten(2, 3)

@@ -16,7 +16,6 @@ from identilens.models.inputs import Item
 from identilens.models.layout import Site, chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.loading import load
-from identilens.models.reading import read_head
 from identilens.models.sequences import names_at, position_names, sides
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.provenance import Identity
@@ -87,14 +86,8 @@ class TextHeads:
         Raises:
             InputError: If the head has an attention sink.
         """
-        head = read_head(
-            self.lens,
-            self.items[place.text],
-            place.site.layer,
-            place.head,
-            place.site.kind,
-            rows,
-        )
+        item, site = self.items[place.text], place.site
+        head = self.lens.layer(item, site.layer, site.kind, rows).head(place.head)
         head.refuse_sink()
         return head
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from identilens.measures.structure.norm import matrix_norms, positive_structure, structure_norm
 from identilens.measures.structure.perturbation import perturbation_directions, perturbed
-from identilens.models.capture import Collector
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.map_runs import MapRuns
@@ -42,10 +41,9 @@ def perturbation_rows(
     Raises:
         InputError: For structures that do not fit the heads.
     """
-    collector = Collector(lens.sites(item), [item], weights=True)
-    lens.run([item], collector)
+    [captured] = lens.capture(item, weights=True)
     rows: list[Row] = []
-    for layer in collector.layers[0]:
+    for layer in captured.layers:
         # Hidden keys must keep weight 0, which random moves do not heed.
         key = f"{layer.site.kind}.layer{layer.site.layer}"
         if key not in structures or layer.visible is not None:

@@ -3,7 +3,6 @@
 import torch
 
 import identilens as idl
-from identilens.models.reading import read_head
 
 TEXT = (
     "Nobody in the village was surprised, because the old people had said for weeks that the ice in the hills would go "
@@ -29,7 +28,7 @@ def test_logit_ranks_of_attention_that_underflows(bundled):
     try:
         with torch.no_grad():
             query.mul_(40)
-        head = read_head(bundled, bundled.read([text])[0], 0, 3)
+        head = bundled.layer(bundled.read([text])[0], 0).head(3)
         assert (head.weights == 0).any()
         assert (head.recomputed > 0).all()
         assert head.follows_logits

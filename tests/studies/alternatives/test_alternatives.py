@@ -7,7 +7,6 @@ import torch
 import identilens as idl
 from helpers import zoo
 from identilens.measures.attention import certain_mass
-from identilens.models.reading import read_head
 from identilens.studies.alternatives.result import Alternatives
 
 # 45, 64 and 88 tokens of the bundled encoder.
@@ -52,7 +51,7 @@ def test_put_back_they_change_nothing_though_they_lie_far_away(whole, bundled):
 def test_the_bound_of_a_small_head_is_one_minus_its_certain_mass():
     lens, text = idl.Lens(zoo.build("bert")), zoo.ids(12)
     table = idl.alternatives(lens, [text], layers=0, heads=1, starts=1).table
-    head = read_head(lens, lens.read([text])[0], 0, 1)
+    head = lens.layer(lens.read([text])[0], 0).head(1)
     far = table.filter(alternative="far").row(0, named=True)
     expected = 1 - float(certain_mass(head.attention, head.projected).mean())
     assert far["distance_bound"] == pytest.approx(expected)

@@ -11,8 +11,6 @@ from helpers.heads import seeded
 from identilens.errors import SettingError
 from identilens.measures.attention.determined import certain_mass
 from identilens.models.explaining import Exact
-from identilens.models.layout import find_site
-from identilens.models.reading import read_head, read_layer
 from identilens.models.substitution import ModelRun
 from identilens.studies.alternatives.search import realisable
 from identilens.studies.alternatives.study import put_back
@@ -29,7 +27,7 @@ def grouped():
     lens = idl.Lens(hf.LlamaModel(config).double().eval())
     with Exact():
         [item] = lens.read([zoo.ids(6)])
-        head = read_head(lens, item, 0, 1)
+        head = lens.layer(item, 0).head(1)
     return lens, item, head
 
 
@@ -49,7 +47,7 @@ def test_runs_are_compared_by_the_final_state_logits_and_loss():
 
 def search(lens, item, layer=0, head=1, kind=None, distance=0.01):
     """The realisable alternative of a head and those that share its keys."""
-    captured = read_layer(lens, item, find_site(lens.sites(item), layer, head, kind))
+    captured = lens.layer(item, layer, kind)
     size = captured.head(head).group
     first = head - head % size
     heads = [captured.head(first + at) for at in range(size)]
@@ -129,7 +127,7 @@ def test_other_queries_and_keys_change_the_attention_and_not_the_model(family, k
     batch = {"input_ids": ids, **({"decoder_input_ids": ids} if family == "t5" else {})}
     with Exact():
         item = lens.read(batch)[0]
-        head = read_head(lens, item, 1, 1, kind)
+        head = lens.layer(item, 1, kind).head(1)
         found = search(lens, item, 1, 1, kind)
         assert found.weights is not None, found.note
         plain = lens.substitute({}, item)

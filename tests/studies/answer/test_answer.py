@@ -17,7 +17,6 @@ from identilens.errors import InputError
 from identilens.measures.attention import functional_interval
 from identilens.models.chats import read_chats, read_prompt
 from identilens.models.interface import AttentionCall
-from identilens.models.reading import read_head
 from identilens.studies.drawn import ABOVE, BELOW, OPEN, drawn_rows, mean_of_rows
 
 PROMPT = "snow fell on the harbour, and nobody came."
@@ -118,7 +117,7 @@ def test_ends_are_those_of_the_measure(family):
     assert len(drawn.unique(["query", "layer", "head"])) == 6
     assert {"where − who", "who − template"} < {*drawn["functional"]}
     for (layer, number), rows in drawn.group_by("layer", "head"):
-        head = read_head(lens, item, layer, number)
+        head = lens.layer(item, layer).head(number)
         weights, T, visible = head.distributions(head.projected)
         for one in rows.iter_rows(named=True):
             query = one["query"]

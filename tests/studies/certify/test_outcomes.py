@@ -15,7 +15,6 @@ from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals, norm_share, removal_effect
 from identilens.models import outcome
 from identilens.models.outcome import Answer
-from identilens.models.reading import read_head, read_layer
 from identilens.studies.certify.rows import (
     EVEN,
     FLOOR,
@@ -94,7 +93,7 @@ def ends_of(kept, allowed):
 
 def test_the_layer_equals_one_plain_program_over_all_heads(decoder):
     item = decoder.read(IDS)[0]
-    heads = list(read_layer(decoder, item, 0).heads)
+    heads = list(decoder.layer(item, 0).heads)
     query, head = 13, 2
     kept = of_layer(heads, head, query)
     seen = 14
@@ -128,7 +127,7 @@ def test_the_layer_equals_one_plain_program_over_all_heads(decoder):
 @pytest.mark.parametrize(("of", "allowed"), [("head", 0.0), ("head", 0.02), ("layer", 0.02)])
 def test_rows_together_equal_rows_alone(decoder, of, allowed):
     """Rows of several heads that see 1 to 14 keys, of full and of lower rank."""
-    heads = list(read_layer(decoder, decoder.read(IDS)[0], 0).heads)
+    heads = list(decoder.layer(decoder.read(IDS)[0], 0).heads)
     places = [(head, query) for head in (0, 3) for query in (0, 4, 13)]
     rows = (
         of_rows([(heads[head], query) for head, query in places])
@@ -187,7 +186,7 @@ def test_of_answer_needs_no_effect_where_the_row_comes_later(decoder):
     """A row after the answer's position cannot change it: all of its attention is free."""
     item = decoder.read(IDS)[0]
     answer = Answer(decoder, item, "prediction", [3])
-    head = read_head(decoder, item, 0, 0)
+    head = decoder.layer(item, 0).head(0)
     kept = of_answer(answer, head, 9)
     assert kept.effect == pytest.approx(0, abs=1e-12)
     ends = ends_of(kept, 0.0)

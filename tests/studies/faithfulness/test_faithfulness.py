@@ -9,7 +9,6 @@ import identilens as idl
 from helpers.written import decided
 from helpers.zoo import build, ids
 from identilens.measures.explanations.orders import removal_sets
-from identilens.models.reading import read_head
 from identilens.models.rollouts import final_rollouts
 from identilens.models.substitution import Rows
 from identilens.studies.faithfulness import study as row_tests
@@ -54,7 +53,7 @@ def test_correlations_and_areas_are_those_of_single_runs(family):
     lens, text = lens_of(family), ids(11)
     found = faithfulness(lens, [text], layers=1, heads=2, **QUICK)
     [item] = lens.read([text])
-    head = read_head(lens, item, 1, 2)
+    head = lens.layer(item, 1).head(2)
     for (query, intervention), rows in found.table.filter(outcome="hidden").group_by(
         "query", "intervention"
     ):

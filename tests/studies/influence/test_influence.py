@@ -11,7 +11,6 @@ from identilens.errors import SettingError
 from identilens.models.later import LaterLayers
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
-from identilens.models.reading import read_head
 from identilens.models.substitution import Rows
 
 TEXT = ids(9)
@@ -61,7 +60,7 @@ def test_effects_are_those_of_a_plain_hook(lens, outcome, mean):
 def test_a_hidden_key_leaves_the_other_weights_scaled_up(lens):
     found = idl.influence(lens, [TEXT], layers=1, heads=1, queries=("last", 0), directions=0)
     item = lens.read([TEXT])[0]
-    head, answer = read_head(lens, item, 1, 1), Answer(lens, item, "prediction")
+    head, answer = lens.layer(item, 1).head(1), Answer(lens, item, "prediction")
     last = found.hidden_keys.filter(query=8)
     assert last["key"].to_list() == list(range(9))
     for row in last.iter_rows(named=True):
@@ -140,7 +139,7 @@ def test_keys_of_rows_of_an_answer_are_hidden_too():
 
     given = lens.tokenizer.encode("Nobody the sea")
     item, last = lens.read([given])[0], len(given) - 1
-    head, query = read_head(lens, item, 1, 2), last - 1
+    head, query = lens.layer(item, 1).head(2), last - 1
     for key, change in keys.filter(text=1).select("key", "log_change").iter_rows():
         others = head.attention[query].index_fill(0, torch.tensor([key]), 0.0)
         rows = {head.address: Rows([query], others[None] / others.sum())}

@@ -12,7 +12,6 @@ from identilens.measures.attention.logits import logit_rank_study
 from identilens.measures.attention.rank import numerical_rank
 from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
-from identilens.models.reading import read_head
 
 
 def logit_ranks(
@@ -58,7 +57,7 @@ def logit_ranks(
             d_v = site.output_projection.shape[1]
             if not lengths[0] * d_v <= item.length <= lengths[1] * d_v:
                 continue
-            head = read_head(lens, item, site.layer, number, "encoder")
+            head = lens.layer(item, site.layer, "encoder").head(number)
             generator = seeded(seed + len(rows))
             measured = logit_rank_study(
                 head.attention, head.projected, head.d_k, count=count, generator=generator

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from identilens.errors import InputError, NumericalError
+from identilens.errors import InputError
+from identilens.linalg.checks import check_finite
 from identilens.linalg.memory import LARGE, wide
 
 _USED = 0.85
@@ -79,12 +80,6 @@ def chunk_size(
     return min(chunk, count)
 
 
-NOT_FINITE = (
-    "the derivative of a hidden state is NaN or infinite. Look for a broken checkpoint, "
-    'or run in double precision: load(..., dtype="float64").'
-)
-
-
 def leading_directions(
     function: Callable[[Tensor], tuple[Tensor, ...]],
     inputs: Float[Tensor, "input d_in"],
@@ -142,8 +137,7 @@ def leading_directions(
     for start in range(0, passes, chunk):
         stop = min(start + chunk, passes)
         found[:, start:stop] = pull(draw(start, stop)).detach().transpose(0, 1)
-    if not bool(torch.isfinite(found).all()):
-        raise NumericalError(NOT_FINITE)
+    check_finite(derivatives=found)
     found *= own[:, :, None] / found.norm(dim=-1, keepdim=True).clamp_min(
         torch.finfo(found.dtype).tiny
     )
@@ -195,7 +189,6 @@ def jacobian_norms(
     *,
     method: Method = "sketch",
     probes: int = DEFAULT_PROBES,
-    leading: int | None = None,
     seed: int = 0,
     memory_budget: int = LARGE,
 ) -> tuple[SquaredNorms, ...]:
@@ -212,9 +205,8 @@ def jacobian_norms(
     the estimate is (d − q)² s²/(k − q) · (1 − (k − q)/(d − q)), with s² their sample variance: also unbiased, and
     zero at k = d, where the sketch is exact.
 
-    k is ``probes`` and q is ``leading``: a quarter of k by default, 0 for random directions only. ``memory_budget`` is
-    the largest number of bytes of tensors in memory at once, without the returned ones. The function must be
-    differentiable in both modes.
+    k is ``probes``, q a quarter of it. ``memory_budget`` is the largest number of bytes of tensors in memory at once,
+    without the returned ones. The function must be differentiable in both modes.
 
     Cost:
         n d_in (exact) or n k (sketch) forward tangents; the sketch also runs 3 k reverse passes.
@@ -228,14 +220,19 @@ def jacobian_norms(
     if method == "exact":
         # The basis itself: every tangent is a leading direction, none is random.
         basis = torch.eye(width).to(inputs).expand(len(inputs), -1, -1)
-        return _sweep(function, inputs, basis, width, memory_budget, basis[0].nbytes)
-    leading = probes // 4 if leading is None else leading
+        return _sweep(function, inputs, basis, width, memory_budget)
     check_probes(probes, width)
-    if not 0 <= leading <= probes - 2:
-        raise InputError(f"leading must be from 0 to {probes - 2}; got {leading}.")
-    directions = leading_directions(function, inputs, leading, 3 * probes, generator, memory_budget)
+    passes, leading = 3 * probes, probes // 4
+    directions = leading_directions(
+        function,
+        inputs,
+        leading,
+        passes,
+        generator,
+        memory_budget,
+    )
     frames = orthonormal_probes(directions, probes, generator)
-    return _sweep(function, inputs, frames, leading, memory_budget, frames.nbytes)
+    return _sweep(function, inputs, frames, leading, memory_budget)
 
 
 def _sweep(
@@ -244,7 +241,6 @@ def _sweep(
     frames: Float[Tensor, "input d_in probe"],
     leading: int,
     budget: int,
-    reserved: int,
 ) -> tuple[SquaredNorms, ...]:
     """Apply the function's derivative to every probe of every token, and sum the squared lengths."""
     n, width, k = frames.shape
@@ -262,7 +258,7 @@ def _sweep(
             len(pairs),
             budget,
             "tangent",
-            reserved,
+            frames.untyped_storage().nbytes(),
         )
         lengths = [output.shape[-1] for output in push(*pairs[:1].T)]
         # Squares of leading probes; sum and sum of squares of random probes: [input, statistic, hidden].
@@ -281,9 +277,8 @@ def estimate(
     sums: Float[Tensor, "input 3 hidden"], width: int, k: int, leading: int
 ) -> SquaredNorms:
     """Return the norms from sums over k probes: squares of leading ones, squares and their squares of random ones."""
+    check_finite(derivatives=sums)
     fixed, total, squares = sums.unbind(1)
-    if not bool(torch.isfinite(sums).all()):
-        raise NumericalError(NOT_FINITE)
     count, space = k - leading, width - leading
     if count == space:
         estimate = fixed + total
@@ -333,8 +328,7 @@ def output_norms(
         >>> output_norms(lambda x: x.cumsum(0), torch.randn(4, 8), 2, probes=8).squares.round(decimals=3).tolist()
         [[8.0, 8.0, 8.0, 0.0]]
     """
-    recorded = torch.func.vjp(function, inputs)
-    output, pull = recorded[0], recorded[1]
+    output, pull, *_ = torch.func.vjp(function, inputs)
     width = output.shape[-1]
     count = width if probes is None else probes
     check_probes(count, width)
@@ -349,10 +343,14 @@ def output_norms(
 
     chunk = chunk_size(lambda few: squares(frame[:few]), count, memory_budget, "reverse pass")
     found = torch.cat([squares(part) for part in frame.split(chunk)])[:, None]
-    if not bool(torch.isfinite(found).all()):
-        raise NumericalError(NOT_FINITE)
+    check_finite(derivatives=found)
     mean = found.mean(0)
     left_out = (1 - count / width) / (count * (count - 1))
     deviations = width * left_out**0.5 * (found - mean)
     variances = deviations.square().sum(0)
-    return SquaredNorms(width * mean, variances, (count - 1) * (count < width), deviations)
+    return SquaredNorms(
+        width * mean,
+        variances,
+        (count - 1) * (count < width),
+        deviations,
+    )

@@ -6,7 +6,6 @@ from identilens.models.following.watching import Candidate as Candidate
 from identilens.models.following.watching import LayerRun as LayerRun
 from identilens.models.following.watching import Meeting as Meeting
 from identilens.models.following.watching import Place as Place
-from identilens.models.following.watching import Watch as Watch
 from identilens.models.following.watching import is_attention as is_attention
 from identilens.models.following.watching import routes_among as routes_among
 from identilens.models.following.watching import watched as watched

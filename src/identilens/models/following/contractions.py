@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
 View = Callable[[Tensor], Tensor]
 
@@ -60,13 +61,9 @@ def contraction(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
 ) -> Contraction | None:
     """Return the product that the torch function ``name`` computed, or None if it has another form."""
-    given = [*args, *kwargs.values()]
+    operands = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
     if name == "einsum":
-        equation, *operands = given
-        return _einsum(
-            equation, *(operands[0] if isinstance(operands[0], list | tuple) else operands)
-        )
-    operands = [value for value in given if isinstance(value, Tensor)]
+        return _einsum(args[0], *operands)
     if name == "baddbmm":
         operands = operands[1:]
     if (
@@ -76,7 +73,14 @@ def contraction(
     ):
         return None
     factor = float(kwargs.get("alpha", 1.0))
-    return Contraction(operands[0], operands[1], _same, _same, tuple(range(result.ndim)), factor)
+    return Contraction(
+        operands[0],
+        operands[1],
+        _same,
+        _same,
+        tuple(range(result.ndim)),
+        factor,
+    )
 
 
 def _same(tensor: Tensor) -> Tensor:
@@ -113,12 +117,5 @@ def _einsum(equation: Any, *operands: Tensor) -> Contraction | None:
 def _arranged(letters: str, order: Sequence[str]) -> View:
     """Return a view with the axes in another order; an axis without its letter has size 1."""
     axes = [letters.index(letter) for letter in order if letter in letters]
-    missing = [place for place, letter in enumerate(order) if letter not in letters]
-
-    def view(tensor: Tensor) -> Tensor:
-        tensor = tensor.permute(axes)
-        for place in missing:
-            tensor = tensor.unsqueeze(place)
-        return tensor
-
-    return view
+    places = tuple(slice(None) if letter in letters else None for letter in order)
+    return lambda tensor: tensor.permute(axes)[places]

@@ -10,8 +10,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
+from identilens.models.eager import eager_attention_forward
 from identilens.models.following.contractions import NAMES, Contraction, View, contraction
 
 R = TypeVar("R")
@@ -145,8 +147,9 @@ class Follower(TorchFunctionMode):
         origin: Callable[[], Any] = lambda: None,
     ) -> None:
         super().__init__()
-        linear = (layer for layer in model.modules() if isinstance(layer, nn.Linear))
-        by_weight = {id(layer.weight): layer for layer in linear}
+        by_weight = {
+            id(layer.weight): layer for layer in model.modules() if isinstance(layer, nn.Linear)
+        }
         # Functions of torch whose steps are out of sight.
         self._steps: dict[str, Callable] = {
             "multi_head_attention_forward": partial(multi_head_attention, by_weight),
@@ -235,8 +238,8 @@ class Follower(TorchFunctionMode):
         self, name: str, func: Callable, args: tuple, kwargs: Mapping[str, Any], result: Any
     ) -> None:
         tracks = self._tracks
-        flat = [one for arg in args for one in (arg if isinstance(arg, list | tuple) else (arg,))]
-        followed = next((one for one in flat if isinstance(one, Tensor) and one in tracks), None)
+        tensors = (one for one in tree_leaves(args) if isinstance(one, Tensor))
+        followed = next((one for one in tensors if one in tracks), None)
         track: Track | None = None if followed is None else tracks[followed]
         axis = kwargs.get("dim", *args[1:2])
         if name == "softmax" and axis in (-1, args[0].ndim - 1):
@@ -260,8 +263,10 @@ class Follower(TorchFunctionMode):
             track.outputs.changed = name
 
 
-def holds_distributions(matrix: Tensor) -> bool:
+def holds_distributions(matrix: Any) -> bool:
     """Whether all rows of a tensor, all columns, or all matrices, are distributions over more than one entry."""
+    if not isinstance(matrix, Tensor) or not matrix.is_floating_point():
+        return False
     if matrix.ndim < 2 or not matrix.numel() or float(matrix.min()) < 0:
         return False
     sums = [matrix.sum(axes) for axes in (-1, -2, (-1, -2))]
@@ -337,29 +342,30 @@ def _hidden(
 
 
 def attention_in_steps(
-    query: Float[Tensor, "*lead query d_k"],
-    key: Float[Tensor, "*grouped key d_k"],
-    value: Float[Tensor, "*grouped key d_v"],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     attn_mask: Tensor | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
-) -> Float[Tensor, "*lead query d_v"]:
+) -> Float[Tensor, "batch head query d_v"]:
     """Return the output of torch's fused attention, by operations that can be followed."""
-    exact = torch.promote_types(query.dtype, torch.float32)
-    if query.ndim > 3:
-        group = query.shape[-3] // key.shape[-3]
-        key, value = (one.repeat_interleave(group, -3) for one in (key, value))
-    factor = query.shape[-1] ** -0.5 if scale is None else scale
-    logits = query.to(exact) @ key.to(exact).mT * factor
     if is_causal:
-        attn_mask = torch.ones_like(logits, dtype=torch.bool).tril()
+        attn_mask = query.new_ones(query.shape[-2], key.shape[-2]).tril().bool()
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        logits = logits.masked_fill(~attn_mask, torch.finfo(exact).min)
-    elif attn_mask is not None:
-        logits = logits + attn_mask
-    return logits.softmax(-1).to(value.dtype) @ value
+        attn_mask = torch.where(attn_mask, 0.0, torch.finfo(torch.float32).min)
+    scaling = query.shape[-1] ** -0.5 if scale is None else scale
+    output, _ = eager_attention_forward(
+        nn.Module(),
+        query,
+        key,
+        value,
+        attn_mask,
+        scaling,
+    )
+    return output.transpose(1, 2)
 
 
 def multi_head_attention(

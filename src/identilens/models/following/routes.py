@@ -155,7 +155,11 @@ def read_route(module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor
             for one in (call.key, call.value)
         )
     )
-    return replace(route, biased=float(bias.abs().max()) > limit, group=next(shared, 1))
+    return replace(
+        route,
+        biased=float(bias.abs().max()) > limit,
+        group=next(shared, 1),
+    )
 
 
 def _numbered(shape: Sequence[int], like: Tensor) -> Int[Tensor, "*shape"]:
@@ -168,13 +172,22 @@ def _heads(places: tuple[Tensor, ...], shape: Sequence[int]) -> Heads | None:
     channels = torch.arange(value.shape[1], device=value.device)
     if not bool((value == channels % shape[-1]).all()) or bool((query != query[:, :1]).any()):
         return None
-    moving = [axis for axis, place in enumerate(lead) if bool((place != place[:, :1]).any())]
-    count = value.shape[1] // shape[-1]
-    if len(moving) > 1 or bool(moving) != (count > 1) or not lead:
-        return None
-    heads = Heads(moving[0] if moving else 0, count)
-    right = (lead[heads.axis] % count == channels // shape[-1]).all()
-    return heads if bool(right) and shape[heads.axis] % count == 0 else None
+    return _along(
+        lead,
+        shape,
+        channels // shape[-1],
+        value.shape[1] // shape[-1],
+    )
+
+
+def _along(
+    places: Sequence[Tensor], shape: Sequence[int], head: Tensor, count: int
+) -> Heads | None:
+    """Return the axis along which entries are those of their heads, from their coordinates."""
+    for axis, place in enumerate(places):
+        if shape[axis] % count == 0 and bool((place % count == head).all()):
+            return Heads(axis, count)
+    return None
 
 
 def _score_heads(mixture: Mixture, heads: Heads, turned: bool) -> Heads | None:
@@ -192,15 +205,9 @@ def _score_heads(mixture: Mixture, heads: Heads, turned: bool) -> Heads | None:
         return None
     *leading, query, key = torch.unravel_index(places, shape)
     numbers = [torch.arange(size, device=key.device) for size in places.shape]
-    if not torch.equal(key, numbers[3].expand_as(key)) or not torch.equal(
-        query, numbers[2][:, None].expand_as(query)
-    ):
+    if not bool(((key == numbers[3]) & (query == numbers[2][:, None])).all()):
         return None
-    head = numbers[1][:, None, None]
-    for axis, place in enumerate(leading):
-        if shape[axis] % heads.count == 0 and bool((place % heads.count == head).all()):
-            return Heads(axis, heads.count)
-    return None
+    return _along(leading, shape, numbers[1][:, None, None], heads.count)
 
 
 @contextmanager

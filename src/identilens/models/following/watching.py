@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from identilens.errors import NumericalError, UnsupportedModelError
+from identilens.errors import UnsupportedModelError
+from identilens.linalg.checks import check_finite
 from identilens.models.affine import is_basic, is_pointwise
 from identilens.models.families import WORKS
 from identilens.models.following.follower import (
@@ -22,7 +23,7 @@ from identilens.models.following.follower import (
 from identilens.models.following.routes import Route, read_route
 from identilens.models.interface import AttentionCall, intercept
 from identilens.models.sequences import Kind
-from identilens.models.threads import hooked
+from identilens.models.threads import Inputs, hooked
 
 Place = tuple[str, int]
 """A layer: path of its list in the model, and its number in the list."""
@@ -50,16 +51,17 @@ class LayerRun:
 
     place: Place
     module: nn.Module
-    inputs: tuple[tuple, dict]
+    inputs: Inputs
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A module whose input is the heads' outputs, concatenated or added."""
+    """A module whose input is the heads' outputs, concatenated or added, and normalised where a norm comes before."""
 
     module: nn.Module
     inputs: Tensor
     added: bool = False
+    normed: bool = False
     mixed: Mixed | None = None
 
 
@@ -73,11 +75,11 @@ class Meeting:
 
     module: nn.Module
     cross: bool
-    inputs: tuple[tuple, dict]
+    inputs: Inputs
     layer: LayerRun | None
+    outputs: Outputs
     call: Any = None
     mixture: Mixture | None = None
-    outputs: Outputs | None = None
     order: int = 0
     route: Route | None = None
     chooses: bool = False
@@ -95,13 +97,14 @@ class Meeting:
         A decoder hides some later key from a query that the later query can see. Others, such as a picture or a
         prefix, may be seen from both sides.
         """
-        seen = self.call.visible()
+        seen = self.call.visible()[0]
         queries, keys = self.call.query.shape[2], self.call.key.shape[2]
         if self.cross or (self.mixture and queries != keys):
             return "cross"
         # Keys beyond those of the queries belong to no later token: learnt ones, before all others or after them.
-        more = max(0, keys - queries) if seen is not None else 0
-        sides = () if seen is None or keys < 2 else (seen[0, :, more:], seen[0, :, : keys - more])
+        more = max(0, keys - queries)
+        alike = keys < 2 or bool(seen.all())
+        sides = () if alike else (seen[:, more:], seen[:, : keys - more])
         forward = any(
             not bool(side.triu(1).any()) or bool((side.tril(-1) & ~side.mT).any()) for side in sides
         )
@@ -110,11 +113,8 @@ class Meeting:
     @property
     def loss(self) -> str:
         """Why the outputs of the heads have no fixed output projection."""
-        outputs = self.mixture or self.outputs
-        changed = None if outputs is None else outputs.changed
-        reason = _LOST.get(
-            changed or "", f"changes them ({changed or 'unknown'}) before it projects them"
-        )
+        changed = self.outputs.changed or "unknown"
+        reason = _LOST.get(changed, f"changes them ({changed}) before it projects them")
         return f"it {reason}. Choose a model of another family (`identilens selfcheck --list`)."
 
     def follow(self, total: int) -> None:
@@ -134,7 +134,7 @@ class Meeting:
         route = read_route(self.module, self.mixture, first.mixed, first.inputs)
         self.route = replace(route, total=total)
         self.call = self.route.call(self.mixture, 0)
-        _check_finite(self.call.run(), self.module, self.call.index)
+        check_finite(attention_output=self.call.run())
 
 
 class Watch:
@@ -145,31 +145,26 @@ class Watch:
         self.reached: LayerRun | None = None
         self.meetings: list[Meeting] = []
         self.entered: set[nn.Module] = set()
-        self._given: dict[nn.Module, tuple[tuple, dict]] = {}
+        self._given: dict[nn.Module, Inputs] = {}
         self.follower = Follower(model, self.mixing, lambda: self._current)
         self._current: nn.Module | None = None
         self._first = 0
         self._pending: Tensor | None = None
 
-    def reaching(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def reaching(self, module: nn.Module, inputs: Inputs) -> None:
         """Record the layer that runs."""
-        self.reached = LayerRun(self.members[module], module, (args, kwargs))
+        self.reached = LayerRun(self.members[module], module, inputs)
 
-    def entering(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def entering(self, module: nn.Module, inputs: Inputs) -> None:
         """Record an attention module that runs."""
         self.entered.add(module)
-        tensors = (
-            one
-            for one in (*args, *kwargs.values())
-            if isinstance(one, Tensor) and one.is_floating_point()
-        )
-        if any(map(holds_distributions, tensors)):
+        if any(map(holds_distributions, (*inputs[0], *inputs[1].values()))):
             self.follower.normalised.add(module)
-        self._given[module] = args, kwargs
+        self._given[module] = inputs
         self._current = module
-        self._first = sum(meeting.mixture is not None for meeting in self.meetings)
+        self._first = self.follower.count
 
-    def leaving(self, module: nn.Module, args: tuple, kwargs: dict, output: Any) -> None:
+    def leaving(self, module: nn.Module, inputs: Inputs, output: Any) -> None:
         """Record the end of a module: later products do not belong to its attention."""
         self._given.pop(module, None)
         if module is self._current:
@@ -178,22 +173,20 @@ class Watch:
     def attending(self, call: AttentionCall) -> Tensor:
         """Handle a call of the attention interface."""
         output, _ = call.attend()
-        _check_finite(output, call.module, call.index)
-        self.meetings.append(
-            self._meeting(call.module, call=call, outputs=self.follower.follow(output))
-        )
+        check_finite(attention_output=output)
+        self._meet(call.module, self.follower.follow(output), call=call)
         self._pending = output
         return output
 
     def mixing(self, mixture: Mixture) -> None:
         """Record a product of weights and values inside an attention module."""
         if self._current is not None:
-            order = sum(meeting.mixture is not None for meeting in self.meetings) - self._first
-            self.meetings.append(self._meeting(self._current, mixture=mixture, order=order))
+            order = mixture.number - self._first
+            self._meet(self._current, mixture, mixture=mixture, order=order)
 
-    def projecting(self, module: nn.Module, args: tuple, kwargs: dict) -> None:
+    def projecting(self, module: nn.Module, inputs: Inputs) -> None:
         """Record the input of a module, and whether it consists of head outputs."""
-        self._given[module] = args, kwargs
+        self._given[module] = args, kwargs = inputs
         if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return
         given, mixed = args[0], self.follower.mixed(args[0])
@@ -202,7 +195,7 @@ class Watch:
                 given, mixed = given.mT, replace(mixed, moves=(*mixed.moves, lambda one: one.mT))
             for meeting in self.meetings:
                 ended = any(is_basic(one.module) for one in meeting.candidates)
-                if meeting.mixture is mixed.outputs and not ended and [*module.parameters()]:
+                if meeting.outputs is mixed.outputs and not ended and [*module.parameters()]:
                     meeting.candidates.append(Candidate(module, given, mixed=mixed))
         elif (pending := self._pending) is not None:
             for joined, added in ((pending.flatten(2), False), (pending.sum(2), True)):
@@ -212,11 +205,10 @@ class Watch:
                     self._pending = None if is_basic(module) else pending
                     return
 
-    def _meeting(self, module: nn.Module, **found: Any) -> Meeting:
+    def _meet(self, module: nn.Module, outputs: Outputs, **found: Any) -> None:
         args, kwargs = self._given[module]
-        layer = (
-            self.reached if self.reached and module in {*self.reached.module.modules()} else None
-        )
+        inside = self.reached and module in {*self.reached.module.modules()}
+        layer = self.reached if inside else None
         bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
         bound = {**bound, **bound.get("kwargs", {})}
         first = next(iter(bound.values()), None)
@@ -225,13 +217,13 @@ class Watch:
         crosses = any(bound.get(name) is not None for name in given)
         for name in ("key", "context"):
             crosses |= isinstance(bound.get(name), Tensor) and bound[name] is not first
-        return Meeting(module, crosses, (args, kwargs), layer, **found)
+        self.meetings.append(Meeting(module, crosses, self._given[module], layer, outputs, **found))
 
 
 def watched(
     model: PreTrainedModel, members: Mapping[nn.Module, Place], forward: Callable[[], Any]
-) -> Watch:
-    """Return the observations of one forward pass.
+) -> list[Meeting]:
+    """Return the attentions of one forward pass, in call order.
 
     Raises:
         UnsupportedModelError: If the model has no attention, or the outputs of heads could not be followed to a linear
@@ -254,10 +246,10 @@ def watched(
         forward()
     calling = {meeting.module for meeting in watch.meetings if meeting.call is not None}
     # What a module of the interface computes beside it (a choice of keys) is part of its logits.
-    watch.meetings = [
+    meetings = [
         one for one in watch.meetings if one.call or one.candidates or one.module not in calling
     ]
-    for meeting in watch.meetings:
+    for meeting in meetings:
         meeting.chooses = meeting.module in watch.follower.ranking
         meeting.follow(watch.follower.count)
     for module in {*watch.follower.unmixed.values()} - calling - {None}:
@@ -266,7 +258,7 @@ def watched(
             "bands, blocks or hashes, or no product), so that a part of its attention would be missing. Choose a "
             "model of another family (`identilens selfcheck --list`)."
         )
-    called = {meeting.module for meeting in watch.meetings}
+    called = {meeting.module for meeting in meetings}
     # Linear attention takes no softmax and multiplies no distributions: such a layer has no attention in this sense.
     own = watch.follower.normalised & watch.entered if called else watch.entered
     silent = sorted({type(module).__name__ for module in own - called})
@@ -280,7 +272,7 @@ def watched(
         raise UnsupportedModelError(
             f"{type(model).__name__} ({model.config.model_type}) cannot be audited: {why}; {WORKS}"
         )
-    return watch
+    return meetings
 
 
 def routes_among(meetings: Sequence[Meeting]) -> dict[int, Route]:
@@ -297,11 +289,3 @@ def is_attention(module: nn.Module) -> bool:
         for one in named
         if not type(one).__name__.endswith(("Projection", "Output", "Residual"))
     ] == [module]
-
-
-def _check_finite(output: Tensor, module: nn.Module, call: int) -> None:
-    if not bool(torch.isfinite(output).all()):
-        raise NumericalError(
-            f"attention call {call} ({type(module).__name__}): attention output has NaN or infinite entries. "
-            "Look for an overflow in half precision (load with dtype float32) or a broken checkpoint."
-        )

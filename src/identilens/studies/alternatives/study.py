@@ -13,10 +13,8 @@ from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.simplex import total_variation
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
-from identilens.models.layout import find_site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
-from identilens.models.reading import read_layer
 from identilens.models.sequences import sides
 from identilens.models.substitution import ModelRun, Rows
 from identilens.runs.study import Output, study_function
@@ -198,7 +196,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         for alternative in alternatives_of(head, settings.starts, generator):
             yield alternative, self._with_weights(head, item, alternative)
         if settings.realisable:
-            layer = read_layer(self.lens, item, find_site(self.lens.sites(item), *head.address))
+            layer = self.lens.layer(item, head.layer, head.kind)
             first = head.head - head.head % head.group
             group = [layer.head(first + at).on_processor() for at in range(head.group)]
             alternative = realisable(group, head.head - first, settings.distance, generator)

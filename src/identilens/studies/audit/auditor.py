@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from identilens.linalg import OutputFactor
+from identilens.linalg.checks import check_finite
 from identilens.linalg.memory import blocks
 from identilens.linalg.rows import FullRows
 from identilens.measures.attention.layer import LayerMeasures, measure_layer
@@ -179,7 +180,7 @@ class Auditor:
                 keeps_means=texts[0] in self.means,
             )
             measures = measure_layer(layer)
-            layer.require_finite(measures.output_norm, "output")
+            check_finite(attention_output=measures.output_norm)
             asking = torch.cat([side.types for side in queries]).sum(0)
             both = torch.stack([measures.raw_received, measures.effective_received])
             received = both.unflatten(1, (len(sites), -1, layer.heads)).sum(2)

@@ -16,7 +16,6 @@ from identilens.models.heads import CapturedLayer
 from identilens.models.layout import Site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
-from identilens.models.reading import read_layer
 from identilens.models.sequences import Kind, sides
 from identilens.models.spelling import Spelling
 from identilens.models.stream import read_stream, require_unembedding, token_of
@@ -202,7 +201,7 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
         lens, item = self.heads.lens, self.heads.items[text]
         asked = self.settings.queries
         rows = None if asked is None else self.heads.requested(Place(text, site, 0), asked)
-        return read_layer(lens, item, lens.sites(item).index(site), rows)
+        return lens.layer(item, site.layer, site.kind, rows)
 
     def _read_answer(self, text: int, kind: Kind) -> tuple[Answer, str]:
         """Return the model's answer to a text, and what it is in words where heads of this kind are looked at."""

@@ -11,7 +11,6 @@ from torch import Tensor
 from identilens.claims import Claim, ClaimRow, functionals_of, pattern
 from identilens.errors import InputError
 from identilens.measures.attention.detectors import PATTERNS
-from identilens.models.capture import Collector
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.layout import chosen_heads
@@ -89,10 +88,9 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
     def run(self, part: int) -> Output:
         """Return the scores of all heads on one text."""
         item, rows = self.items[part], []
-        collector = Collector(self.lens.sites(item), [item], weights=True)
-        self.lens.run([item], collector)
+        [text] = self.lens.capture(item, weights=True)
         corpus = "texts" if part < self.given else "repeated"
-        for number, layer in enumerate(collector.layers[0]):
+        for number, layer in enumerate(text.layers):
             heads = [head for head in layer.heads if (number, head.head) in self.chosen]
             for head in heads:
                 head.refuse_sink()

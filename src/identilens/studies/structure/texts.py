@@ -12,7 +12,6 @@ from torch import Tensor
 from identilens.errors import InputError, NumericalError
 from identilens.linalg import OutputFactor, ProjectedValues
 from identilens.measures.structure.subspace import column_projector
-from identilens.models.capture import Collector, Lengths, split_states
 from identilens.models.heads import CapturedLayer
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
@@ -82,15 +81,12 @@ def text_views(
     """
     sites, n = lens.sites(items[0]), items[0].length
     size = max(1, min(BATCH_SIZE, _WEIGHTS_AT_ONCE // (sum(site.heads for site in sites) * n * n)))
-    for some in lens.batches(items, numbers, size):
-        chunk = [items[number] for number in some]
-        collector = Collector(sites, chunk, weights=True)
-        output = lens.run(chunk, collector, output_hidden_states=True)
-        lengths = Lengths(chunk)
-        for index, number in enumerate(some):
-            states = next(iter(split_states(output, lengths, index).values()))
-            layers = [LayerView.of(layer, number, n) for layer in collector.layers[index]]
-            yield number, layers, states[0].cpu().double().mean(0)
+    chosen = [items[number] for number in numbers]
+    captured = lens.capture(chosen, weights=True, hidden_states=True, batch_size=size)
+    for number, text in zip(numbers, captured, strict=True):
+        states = next(iter(text.hidden_states.values()))
+        layers = [LayerView.of(layer, number, n) for layer in text.layers]
+        yield number, layers, states[0].double().mean(0)
 
 
 def texts_of_length(lens: Lens, texts: Any, length: int) -> Items:
