@@ -173,7 +173,7 @@ class Watch:
     def attending(self, call: AttentionCall) -> Tensor:
         """Handle a call of the attention interface."""
         output, _ = call.attend()
-        check_finite(attention_output=output)
+        check_finite(**{f"the output of attention call {call.index}": output})
         self._meet(call.module, self.follower.follow(output), call=call)
         self._pending = output
         return output

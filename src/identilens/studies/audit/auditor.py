@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from identilens.errors import NumericalError
 from identilens.linalg import OutputFactor
 from identilens.linalg.checks import check_finite
 from identilens.linalg.memory import blocks
@@ -141,7 +142,13 @@ class Auditor:
             alike.setdefault(_shape_of(self.sites[call.index], call), []).append(call)
         self._calls = []
         for calls in alike.values():
-            self._measure_layers([self.sites[call.index] for call in calls], calls)
+            sites = [self.sites[call.index] for call in calls]
+            try:
+                self._measure_layers(sites, calls)
+            except NumericalError as error:
+                where = f"texts {self._batch[0]} to {self._batch[-1]}, {sites[0].kind} layers "
+                where += f"{sites[0].layer} to {sites[-1].layer}"
+                raise NumericalError(f"{where}: {error}") from error
 
     def _measure_layers(self, sites: Sequence[Site], calls: Sequence[AttentionCall]) -> None:
         numbers = tuple(call.index for call in calls)
