@@ -33,7 +33,8 @@ def unbalanced_model(
     count = symbols(language)
     embeddings = normals(generator, count, count + 8)
     scores = balanced_scores(language, 1.0, generator)
-    model = sufficient_model(language, embeddings, scores, seed=seed)
+    model = sufficient_model(language, embeddings, scores)
+    embeddings = model.get_buffer("dyck.embeddings.symbol_table")
     if size > 0:
         queries = pair_symbols(language)[1].flatten()
         moved = torch.zeros_like(scores)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from identilens.errors import InputError
-from identilens.lab.drawing import normals, seeded, uniforms
+from identilens.lab.drawing import uniforms
 from identilens.lab.dyck.balance import SecondLayer, condition_gap, second_layer
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import pair_symbols, symbol_parts, symbols
@@ -99,13 +99,12 @@ def sufficient_model(
     language: Dyck,
     embeddings: Float[Tensor, "symbol d"],
     scores: Float[Tensor, "query key"],
-    *,
-    seed: int = 0,
 ) -> DyckForCausalLM:
     """Return the transformer that Theorem 1 constructs after a minimal first layer with the given embeddings.
 
     It predicts the distribution of the next token for every prefix of every length, for all attention logits that
-    satisfy the balance condition (Eq. 11). In float64. ``seed`` draws the directions that represent brackets.
+    satisfy the balance condition (Eq. 11). In float64. Hidden states have 2 k D further coordinates, 0 in the
+    embeddings, for the directions that represent brackets.
 
     Examples:
         >>> import torch
@@ -125,16 +124,10 @@ def sufficient_model(
             f"expected attention logits that satisfy the balance condition (Eq. 11); a matching pair's difference "
             f"changes by up to {gap:.3g} between closing brackets. Use those of balanced_scores"
         )
-    e = embeddings.double()
-    # Orthonormal and orthogonal to the vector of ones (Lemma 16), one for each open bracket.
-    brackets = language.types * language.max_depth
-    generator = seeded(seed)
-    drawn = normals(generator, e.shape[1], brackets)
-    directions = torch.linalg.qr(drawn - drawn.mean(0))[0].T
-    model = paper_model(
-        language, [balanced_layer(language, e, scores, directions)], _ROUNDING, first_layer="given"
-    )
-    model.get_buffer("dyck.embeddings.symbol_table").copy_(e)
+    padded = pad(embeddings.double(), (0, 2 * language.types * language.max_depth))
+    layer = balanced_layer(language, padded, scores)
+    model = paper_model(language, [layer], _ROUNDING, first_layer="given")
+    model.get_buffer("dyck.embeddings.symbol_table").copy_(padded)
     return model
 
 
@@ -142,25 +135,26 @@ def balanced_layer(
     language: Dyck,
     embeddings: Float[Tensor, "symbol d"],
     scores: Float[Tensor, "query key"],
-    directions: Float[Tensor, "bracket d"],
 ) -> PaperLayer:
     """Return the second layer of Theorem 1's proof (C.1).
 
     W_V maps the open bracket (i, d) to its direction o_{i,d}, and its partner to −exp(c_{i,d}) o_{i,d}, with c the
     difference of their logits (Eq. 27, 28). Matching pairs cancel, and only directions of unmatched brackets remain
-    (Eq. 33). g reads the last token and its depth from the part of LN(·) + X orthogonal to all o, then the stack from
-    the rest, then the top of the stack at that depth. The directions, by type and depth, are orthonormal and
-    orthogonal to the ones.
+    (Eq. 33). g reads the last token and its depth from X, then the stack from the rest, then the top of the stack at
+    that depth. The directions, by type and depth, are orthonormal and orthogonal to the ones (Lemma 16), in the last
+    2 k D coordinates, where embeddings are 0.
 
     Raises:
-        InputError: If the embeddings are linearly dependent, or cannot be distinguished outside the directions.
+        InputError: If the embeddings are linearly dependent.
     """
     count, size = embeddings.shape
+    pair = torch.tensor([[1.0, -1.0]], dtype=torch.float64) / 2**0.5
+    signs = torch.block_diag(*[pair] * (language.types * language.max_depth))
+    directions = pad(signs, (size - signs.shape[1], 0))
     rank = int(torch.linalg.matrix_rank(embeddings))
     if rank < count:
         raise InputError(
-            f"expected {count} linearly independent embeddings, one per symbol, got {size} dimensions of rank "
-            f"{rank}; add dimensions"
+            f"expected {count} linearly independent embeddings, one per symbol, got rank {rank}; add dimensions"
         )
     inverse = torch.linalg.pinv(embeddings)
     pairs = pair_symbols(language)
@@ -174,42 +168,31 @@ def balanced_layer(
     least = float((logits.amin(1) - logits.amax(1)).exp().min()) / language.max_depth**0.5
     key = size**0.5 * inverse @ scores @ inverse.T
     attention = torch.stack([_eye(size), key, (inverse @ values).T])
-    return attention, _reading_projection(language, embeddings, directions, least)
+    return attention, _reading_projection(language, inverse.T, directions * 3 / least)
 
 
 def _reading_projection(
-    language: Dyck, embeddings: Tensor, directions: Tensor, least: float
+    language: Dyck, symbol: Float[Tensor, "symbol d"], share: Float[Tensor, "bracket d"]
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return g: from LN(output) + e(τ) to the top of the stack, in four linear layers with ReLU between them."""
-    count, brackets = len(embeddings), len(directions)
-    code = _code(embeddings, directions)
-    places, order = (embeddings @ code).sort()
-    middles, halves = (places[1:] + places[:-1]) / 2, places.diff() / 2
-    # First: two units per step between neighbouring codes, and the brackets' directions with either sign.
-    steps = code / halves[:, None]
-    first = torch.cat([steps, steps, directions, -directions])
-    first_bias = torch.cat([0.5 - middles / halves, -0.5 - middles / halves, _zeros(2 * brackets)])
-    symbol = _zeros(count, len(first))
-    symbol[order, : 2 * (count - 1)] = between_steps(count)
-    symbol_bias = _zeros(count)
-    symbol_bias[order[0]] = 1.0
-    # Second: the symbols, and for each bracket two units of a step at half of its least share when unmatched.
-    signs = torch.cat([_eye(brackets), -_eye(brackets)], 1)
-    share = pad(signs, (2 * (count - 1), 0))
-    products = directions @ embeddings.T
-    share, share_bias = (share - products @ symbol) * 3 / least, -products @ symbol_bias * 3 / least
-    second = torch.cat([symbol, share, share])
-    second_bias = torch.cat([symbol_bias, share_bias - 1, share_bias - 2])
-    # Third: for each bracket, whether it is unmatched and the last token closes down to it; then the open tokens.
+    """Return g: from LN(output) + e(τ) to the top of the stack, in three linear layers with ReLU between them.
+
+    ``symbol`` maps to the one-hot symbol, ``share`` to each bracket's share, at least 3 where it is unmatched.
+    """
+    count, brackets = len(symbol), len(share)
+    # First: the symbols, and for each bracket two units of a step at half of its least share when unmatched.
+    first = torch.cat([symbol, share, share])
+    ones = torch.ones(brackets)
+    first_bias = -torch.cat([torch.zeros(count), ones, 2 * ones]).double()
+    # Second: for each bracket, whether it is unmatched and the last token closes down to it; then the open tokens.
     k, D = language.types, language.max_depth
     token, depth = symbol_parts(language)
     down = language.is_close(token) & (depth == torch.arange(1, D + 1).repeat(k)[:, None])
     opened = token == torch.arange(SPECIAL, SPECIAL + k)[:, None]
-    third = pad(torch.cat([down, opened, (depth == D)[None]]).double(), (0, 2 * brackets))
-    third[:brackets, count:] = signs
-    third_bias = _zeros(len(third))
-    third_bias[:brackets] = -1.0
-    last = _zeros(embeddings.shape[1], len(third))
+    second = pad(torch.cat([down, opened, (depth == D)[None]]).double(), (0, 2 * brackets))
+    second[:brackets, count:] = torch.cat([_eye(brackets), -_eye(brackets)], 1)
+    second_bias = _zeros(len(second))
+    second_bias[:brackets] = -1.0
+    last = _zeros(symbol.shape[1], len(second))
     last[:k, :-1] = torch.cat([_eye(k).repeat_interleave(D, 1), _eye(k)], 1)
     last[k, -1] = 1.0
     last_bias = _zeros(len(last))
@@ -217,36 +200,8 @@ def _reading_projection(
     return [
         (first, first_bias),
         (second, second_bias),
-        (third, third_bias),
         (last, last_bias),
     ]
-
-
-def between_steps(count: int) -> Float[Tensor, "place units"]:
-    """Return the weights that distinguish places on a line, with two units per step: up before a place, down after it.
-
-    The first place has no step up and needs a bias of 1 instead; the last place has no step down.
-    """
-    steps = _eye(count).diff(dim=1)
-    return torch.cat([steps, -steps], 1)
-
-
-def _code(embeddings: Tensor, directions: Tensor) -> Float[Tensor, " d"]:
-    """Return a vector orthogonal to all directions on which the embeddings have different places (Lemma 15)."""
-    off = embeddings - embeddings @ directions.T @ directions
-    count = len(off)
-    if int(torch.linalg.matrix_rank(off)) == count:
-        code = torch.linalg.pinv(off) @ torch.arange(count).double()
-        return code - directions.T @ (directions @ code)
-    drawn = normals(seeded(0), off.shape[1], 2000)
-    drawn = drawn - directions.T @ (directions @ drawn)
-    drawn = drawn / torch.linalg.vector_norm(drawn, dim=0)
-    gap, best = (off @ drawn).sort(0).values.diff(dim=0).amin(0).max(0)
-    if float(gap) < 1e-6:
-        raise InputError(
-            "the embeddings cannot be distinguished outside the brackets' directions; add dimensions"
-        )
-    return drawn[:, best]
 
 
 _DEPTH = 4
@@ -272,10 +227,7 @@ def uniform_transformer(language: Dyck) -> DyckForCausalLM:
     """
     embeddings, vocabulary = _embeddings(language), language.vocabulary
     count, size = embeddings.shape
-    pair = torch.tensor([[1.0, -1.0]], dtype=torch.float64) / 2**0.5
-    signs = torch.block_diag(*[pair] * (language.types * language.max_depth))
-    directions = pad(signs, (size - signs.shape[1], 0))
-    attention, reading = balanced_layer(language, embeddings, _zeros(count, count), directions)
+    attention, reading = balanced_layer(language, embeddings, _zeros(count, count))
     attention[:2] = 0.0
     depths = _zeros(3, size, size)
     value = depths[2]
@@ -318,7 +270,9 @@ def _depth_projection(language: Dyck, embeddings: Tensor) -> list[tuple[Tensor, 
     first_bias[: 2 * D] = torch.cat([middles / halves + 0.5, middles / halves - 0.5])
     token, depth = symbol_parts(language)
     second = _zeros(count, len(first))
-    second[:, : 2 * D] = between_steps(D + 1)[depth]
+    # Two units per step distinguish places on a line: up before a place, down after it.
+    steps = _eye(D + 1).diff(dim=1)
+    second[:, : 2 * D] = torch.cat([steps, -steps], 1)[depth]
     second[torch.arange(count), 2 * D + token - START] = 1.0
     second_bias = torch.where(depth == 0, 0.0, -1.0).double()
     return [
