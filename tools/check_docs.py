@@ -114,7 +114,7 @@ def failed_examples(page: Path) -> Iterator[str]:
         return
     try:
         with tempfile.TemporaryDirectory() as folder, chdir(folder), redirect_stdout(StringIO()):
-            exec(compile(code, str(page), "exec"), {"__name__": "__main__"})
+            exec(compile(code, page, "exec"), {"__name__": "__main__"})
     except (Exception, SystemExit):
         yield f"an example fails\n{traceback.format_exc()}"
 
