@@ -330,13 +330,13 @@ class Audit(Result):
         means = table.select(pl.col(_MEANS).mean()).row(0, named=True)
         kept = kept_maps(table, self.matrices)
         shown = len(fitting_maps(kept))
-        few = len(short) == len(table)
+        few = not table["simplex_nullity"].max()
         return Finding.of(
             _FINDING,
             _TILES,
             maps=len(table),
             open_maps=None if few else len(table),
-            few_keys=short["n_key"].max() if few else None,
+            few_keys=table["n_key"].max() if few else None,
             **means,
             certain_rows=int(table["certain_rows"].sum()),
             unlooked=None if len(looked) else len(table),
