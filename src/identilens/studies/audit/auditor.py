@@ -146,7 +146,7 @@ class Auditor:
             try:
                 self._measure_layers(sites, calls)
             except NumericalError as error:
-                where = f"texts {self._batch[0]} to {self._batch[-1]}, {sites[0].kind} layers "
+                where = f"texts {min(self._batch)} to {max(self._batch)}, {sites[0].kind} layers "
                 where += f"{sites[0].layer} to {sites[-1].layer}"
                 raise NumericalError(f"{where}: {error}") from error
 
