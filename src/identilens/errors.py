@@ -47,7 +47,7 @@ def first_line(error: Exception) -> str:
 
 
 class ModelError(IdentilensError):
-    """A file of a model is damaged: its configuration, weights or tokenizer."""
+    """A model cannot be created from its files: weights are lacking or damaged, a package is not installed."""
 
 
 class UnsupportedModelError(IdentilensError):

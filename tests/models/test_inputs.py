@@ -100,7 +100,7 @@ def test_text_longer_than_the_positions_names_the_option(bundled):
     assert text.tokens["encoder"][-1] == "[SEP]"
 
 
-def test_bundled_model_is_checked_before_use(bundled_path, tmp_path, monkeypatch):
+def test_bundled_model_is_found_without_an_import(bundled_path, tmp_path, monkeypatch):
     assert bundled_model() == bundled_path
     fake = tmp_path / "fake_package"
     (fake / "model").mkdir(parents=True)
@@ -108,8 +108,7 @@ def test_bundled_model_is_checked_before_use(bundled_path, tmp_path, monkeypatch
     (fake / "model" / "model.safetensors").write_bytes(b"other weights")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("identilens.models.bundled.PACKAGE", "fake_package")
-    with pytest.raises(InputError, match="has sha256 .* expected 53aa5117"):
-        bundled_model()
+    assert bundled_model() == fake / "model"
     monkeypatch.setattr("identilens.models.bundled.PACKAGE", "no_such_package_at_all")
     with pytest.raises(ModelNotFoundError, match=r"identilens\[demo\]"):
         bundled_model()
@@ -241,14 +240,6 @@ def test_embeddings_have_names_and_can_be_cut():
     (item,) = Lens(build("llama")).read({"inputs_embeds": EMBEDDINGS[:1]}, max_length=3)
     assert item.tokens == {"encoder": ("position 0", "position 1", "position 2")}
     assert item.tensors["inputs_embeds"].shape == (3, 32)
-
-
-def test_unknown_inputs_as_long_as_a_padded_text_are_refused():
-    lens = Lens(build("llama"))
-    batch = {"inputs_embeds": EMBEDDINGS, "langs": torch.zeros(2, 6, dtype=torch.long)}
-    with pytest.raises(InputError, match="entries"):
-        lens.read({**batch, "attention_mask": RIGHT})
-    assert len(lens.read({**batch, "attention_mask": WHOLE})) == 2
 
 
 def test_a_mask_that_the_model_has_to_heed_is_proven_anew():

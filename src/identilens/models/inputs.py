@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from identilens.errors import InputError, SettingError
+from identilens.errors import InputError
 from identilens.models.families import position_limit
 from identilens.models.padding import (
     COUNTED,
@@ -19,9 +19,6 @@ from identilens.models.padding import (
 )
 from identilens.models.sequences import position_names
 from identilens.models.token_names import token_names
-
-MOST_TOKENS = 2**31 - 2
-"""Largest length to which a text can be cut."""
 
 
 @dataclass(frozen=True)
@@ -117,9 +114,6 @@ class InputReader:
 
     def entries(self, inputs: Any, max_length: int | None = None) -> Sequence[Any]:
         """Return the single texts of an input, those of a batch as items; see `read`."""
-        whole = isinstance(max_length, int) and 1 <= max_length <= MOST_TOKENS
-        if max_length is not None and not whole:
-            raise SettingError("max_length", f"from 1 to {MOST_TOKENS}", max_length)
         if isinstance(inputs, Mapping):
             return list(self._from_batch(inputs, max_length))
         if isinstance(inputs, str | Item) or any(
@@ -179,8 +173,6 @@ class InputReader:
         if not all(part.strip() for part in (first, second) if part is not None):
             raise InputError(f"text {index} is empty. Remove it, or give at least one word.")
         pair = None if self.config.is_encoder_decoder else second
-        for part in (first, pair or ""):
-            refuse_half_characters(part, f"text {index}")
         # Length is checked by _check_length, which names the option that truncates; the tokenizer only warns.
         located = pair is None and getattr(self.tokenizer, "is_fast", False)
         options = {"truncation": max_length is not None, "verbose": False, "return_tensors": None}
@@ -275,19 +267,6 @@ class InputReader:
     def names(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Return the names of tokens; without a tokenizer, their ids."""
         return tuple(map(str, ids)) if self.tokenizer is None else token_names(self.tokenizer, ids)
-
-
-def refuse_half_characters(text: str, where: str) -> None:
-    """Raise for a text with half a character (a surrogate), which no tokenizer takes.
-
-    Raises:
-        InputError: With its place.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = f"half a character (surrogate {text[error.start]!a}) at position {error.start}"
-        raise InputError(f"{where} has {half}. Correct the text.") from error
 
 
 def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tensor]:

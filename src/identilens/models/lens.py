@@ -92,11 +92,6 @@ class Lens:
         name: str | None = None,
     ) -> None:
         model = unwrapped(model)
-        if tokenizer is not None and not hasattr(tokenizer, "convert_ids_to_tokens"):
-            raise InputError(
-                f"expected a tokenizer of transformers; got {type(tokenizer).__name__}. Make it with "
-                "transformers.AutoTokenizer.from_pretrained."
-            )
         self.model = model
         self.tokenizer: Any = tokenizer
         self.name = name or getattr(model, "name_or_path", "") or type(model).__name__

@@ -8,7 +8,6 @@ from typing import Any, Literal, get_args
 
 import torch
 import transformers
-from safetensors import SafetensorError, safe_open
 from transformers import (
     AutoConfig,
     AutoImageProcessor,
@@ -22,7 +21,6 @@ from identilens.errors import (
     IdentilensError,
     InputError,
     ModelError,
-    ModelNotFoundError,
     SettingError,
     first_line,
     model_not_found,
@@ -68,9 +66,8 @@ def load(
 
     Raises:
         ModelNotFoundError: If no model is found that can be loaded.
-        ModelError: If a file is damaged or the model cannot be created from it. The message names file and cause.
-        InputError: If the checkpoint lacks weights or contains others than the configuration declares, or needs a
-            package that is not installed.
+        ModelError: If the model cannot be created from its files. The message names folder and cause.
+        InputError: If the checkpoint lacks weights or contains others than the configuration declares.
 
     Examples:
         >>> import identilens as idl
@@ -92,24 +89,19 @@ def load(
     precision, known = str(dtype).removeprefix("torch."), ("auto", *get_args(Precision))
     if precision not in known:
         raise InputError(f"expected dtype to be {' or '.join(known)}; got {dtype!r}.")
-    put = usable_device(device)
     given = {"attn_implementation": attn_implementation, "quantization_config": quantization}
     more = {name: value for name, value in given.items() if value is not None}
-    if device is not None and device_map is not None:
-        raise InputError(
-            "expected device or device_map; got both. A map says where each part is kept."
-        )
     try:
+        put = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         lens = _loaded(place, str(model), put, device_map, precision, more, common)
+    except IdentilensError:
+        raise
     except Exception as error:  # transformers raises whatever a broken file makes it stumble over
-        damage = damaged_file(place)
-        if damage is None and isinstance(error, IdentilensError):
-            raise
         kind = type(error).__name__
-        reason = f"{str(place)!r} cannot be loaded ({kind}: {first_line(error)}). {_REMEDY}"
-        raise ModelError(damage or reason) from error
-    if lens.tokenizer is None and (damage := damaged_file(place)) is not None:
-        raise ModelError(damage)
+        raise ModelError(
+            f"{str(place)!r} cannot be loaded ({kind}: {first_line(error)}). If it names a device "
+            f"or package, choose or install that. {_REMEDY}"
+        ) from error
     if not more:
         lens.load_options = {
             "model": str(model),
@@ -170,17 +162,7 @@ def _from_checkpoint(model: str | Path, kind: Any, options: dict[str, Any]) -> P
 
     Parameters of a pooler after all layers may be lacking.
     """
-    try:
-        network, info = kind.from_pretrained(model, output_loading_info=True, **options)
-    except OSError as error:
-        raise ModelNotFoundError(
-            f"{str(model)!r} has a configuration but no safetensors weights that can be read. "
-            f"Download the complete model, or convert its weights to safetensors. ({first_line(error)})"
-        ) from error
-    except ImportError as error:
-        raise InputError(
-            f"{str(model)!r} needs a package that is not installed: {first_line(error)}"
-        ) from error
+    network, info = kind.from_pretrained(model, output_loading_info=True, **options)
     missing = sorted(key for key in info["missing_keys"] if "pooler" not in key.split(".")[:2])
     if missing and kind is not AutoModel:
         return _from_checkpoint(model, AutoModel, options)
@@ -200,24 +182,6 @@ def _from_checkpoint(model: str | Path, kind: Any, options: dict[str, Any]) -> P
 
 
 _REMEDY = "Download the model again, or save it again with save_pretrained."
-
-
-def damaged_file(model: str | Path) -> str | None:
-    """Return the first damaged file of a model's folder and what is wrong with it; None if all can be read."""
-    try:
-        files = sorted(Path(model).iterdir())
-    except (OSError, ValueError):  # no folder
-        return None
-    for file in files:
-        try:
-            if file.suffix == ".json":
-                json.loads(file.read_bytes())
-            if file.suffix == ".safetensors":
-                with safe_open(file, framework="pt") as tensors:
-                    tensors.keys()
-        except (OSError, ValueError, RecursionError, SafetensorError) as error:
-            return f"{file} is damaged ({error}). {_REMEDY}"
-    return None
 
 
 _OLD_BUFFERS = ("inv_freq", "masked_bias", "position_ids")
@@ -257,20 +221,3 @@ def left_over(network: PreTrainedModel, unexpected: Iterable[str]) -> list[str]:
         and key.removeprefix(prefix) not in buffers
         and not key.endswith(_OLD_BUFFERS)
     )
-
-
-def usable_device(given: str | torch.device | None) -> torch.device:
-    """Return a device, after testing it with a tensor; for None, CUDA if it is available, else the CPU.
-
-    Raises:
-        InputError: If there is no such device.
-    """
-    try:
-        place = torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
-        raise InputError(
-            f"cannot use device {str(given)!r}: {first_line(error)}. Leave it out to use the CPU, or CUDA "
-            "where it is available."
-        ) from error
-    return place

@@ -199,10 +199,6 @@ class Proof:
             self._refuse(
                 _CUT, f" with {queries} queries of {self._who} that are no tokens", joined=True
             )
-        if call.mask is not None and call.mask.ndim != 4:
-            self._refuse(
-                "masks say who sees whom", f": {self._who} has one of {call.mask.ndim} axes"
-            )
 
     def _check_text(
         self,

@@ -59,16 +59,6 @@ class Substitution:
     """
 
     def __init__(self, sites: Sites, replacements: Replacements) -> None:
-        if not isinstance(replacements, Mapping) or not all(
-            isinstance(address, tuple)
-            and len(address) in (2, 3)
-            and isinstance(weights, Tensor | Rows)
-            for address, weights in replacements.items()
-        ):
-            raise InputError(
-                "expected a mapping from (layer, head) or (layer, head, kind) to weights, each a tensor or Rows; got "
-                f"{replacements!r:.80}."
-            )
         self._sites = sites
         self._given = [
             (find_site(sites, *address), address[1], weights)  # pyright: ignore[reportArgumentType]
@@ -94,16 +84,11 @@ def put_rows(
         InputError: As `Substitution`, and NumericalError.
     """
     where = f"{site.kind} layer {site.layer}, head {head}"
-    queries, keys = call.query.shape[2], call.key.shape[2]
-    expected = (len(rows.queries), keys)
+    expected = (len(rows.queries), call.key.shape[2])
     if tuple(rows.weights.shape) != expected:
         raise InputError(
             f"{where}: expected weights of shape {expected} (a row per query, a column per key of this text); got "
             f"{tuple(rows.weights.shape)}. Give weights of the same text, or Rows for some of its queries."
-        )
-    if expected[0] and not 0 <= min(rows.queries) <= max(rows.queries) < queries:
-        raise InputError(
-            f"{where}: the text has queries 0 to {queries - 1}; got {list(rows.queries)}."
         )
     check_finite(weights=rows.weights)
     seen = near(call.rows(rows.queries).visible()[0]).to(rows.weights.device)

@@ -198,11 +198,8 @@ def _score_heads(mixture: Mixture, heads: Heads, turned: bool) -> Heads | None:
     product = scores.product.turned if turned else scores.product
     lead = torch.broadcast_shapes(product.left.shape[:-2], product.right.shape[:-2])
     shape = (*lead, product.left.shape[-2], product.right.shape[-1])
-    try:
-        places = replay(product.given(_numbered(shape, mixture.logits)), scores.moves)
-        places = heads.split(mixture.product.as_left(replay(places, mixture.moves)))
-    except (RuntimeError, IndexError):
-        return None
+    places = replay(product.given(_numbered(shape, mixture.logits)), scores.moves)
+    places = heads.split(mixture.product.as_left(replay(places, mixture.moves)))
     *leading, query, key = torch.unravel_index(places, shape)
     numbers = [torch.arange(size, device=key.device) for size in places.shape]
     if not bool(((key == numbers[3]) & (query == numbers[2][:, None])).all()):
