@@ -81,7 +81,7 @@ ON_THE_COMMAND_LINE = {
     "an unknown choice": ((*AUDIT, "--effects", "sometimes"), "sometimes"),
     "choices that clash": ((*AUDIT, "--matrices", "--queries", "1"), "expected --queries to be left out"),
     "a precision that is none": ((*AUDIT, "--dtype", "float8"), "float8"),
-    "a device that is not there": ((*AUDIT, "--device", "cuda:7"), "cannot be loaded"),
+    "a device that is not there": ((*AUDIT, "--device", "cuda:7"), "cannot use device 'cuda:7'"),
     "no such file": (("audit", "-m", "MODEL", "-f", "none.txt", "-o", "o"), "none.txt cannot be read"),
     "a folder for a file": (("audit", "-m", "MODEL", "-f", "foreign", "-o", "o"), "foreign"),
     "a file of numbers": (("audit", "-m", "MODEL", "-f", "bin.txt", "-o", "o"), "not utf-8"),

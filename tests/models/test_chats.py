@@ -89,6 +89,8 @@ def test_hostile_chat_templates_are_refused(template, why):
 @pytest.mark.parametrize(
     ("chat", "why"),
     [
+        ([{"role": "user", "content": "a \ud800 b"}], "conversation 0 has half a character"),
+        ({"prompt": "a \udfff"}, "conversation 0 has half a character"),
         ({"prompt": "Snow fell", "segments": {"a": [0.9, 3.9]}}, "conversation 0: expected a prompt"),
         ({"prompt": "Snow on snow", "segments": {"a": "now"}}, "segment 'a'.*its words occur 2 times"),
         ([{"role": "user", "content": [{"type": "image", "url": "x"}]}], "parts may be texts alone"),

@@ -242,6 +242,14 @@ def test_embeddings_have_names_and_can_be_cut():
     assert item.tensors["inputs_embeds"].shape == (3, 32)
 
 
+def test_unknown_inputs_as_long_as_a_padded_text_are_refused():
+    lens = Lens(build("llama"))
+    batch = {"inputs_embeds": EMBEDDINGS, "langs": torch.zeros(2, 6, dtype=torch.long)}
+    with pytest.raises(InputError, match="entries"):
+        lens.read({**batch, "attention_mask": RIGHT})
+    assert len(lens.read({**batch, "attention_mask": WHOLE})) == 2
+
+
 def test_a_mask_that_the_model_has_to_heed_is_proven_anew():
     lens = Lens(build("vit"))
     items = lens.read({"pixel_values": torch.zeros(1, 3, 16, 16)})

@@ -13,6 +13,7 @@ from typing import Any
 from jinja2 import TemplateError
 
 from identilens.errors import InputError
+from identilens.models.inputs import refuse_half_characters
 
 TEMPLATE = "template"
 """The segment of tokens that the chat template or the tokenizer adds: role headers, the first token."""
@@ -87,6 +88,12 @@ class Chat:
             raise InputError(
                 f"conversation {number}: the prompt, a message or the answer is empty or not a text (its parts may be "
                 "texts alone). Give each at least one word, or remove it."
+            )
+        for text in texts + answers:
+            refuse_half_characters(text, f"conversation {number}")
+        if taken := {TEMPLATE, SO_FAR, SINK} & segments.keys():
+            raise InputError(
+                f"conversation {number}: the segment {min(taken)!r} has a meaning of its own. Choose another name."
             )
         return cls(prompt, tuple(turns), answer, segments)
 

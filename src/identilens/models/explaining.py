@@ -51,17 +51,17 @@ class Exact(TorchFunctionMode):
 
     Args:
         least: The least precision.
+        ignored: A method of tensors that does nothing.
     """
 
-    def __init__(self, least: torch.dtype = torch.float64) -> None:
-        self._least = least
+    def __init__(self, least: torch.dtype = torch.float64, ignored: Callable | None = None) -> None:
+        self._least, self._ignored = least, ignored
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run one torch function; attributes of a tensor are read as they are."""
-        # Training with adapters or checkpoints leaves requests for gradients in hooks of the embeddings.
-        if func is Tensor.requires_grad_:
+        if func is self._ignored:
             return args[0]
         if func is Tensor.float:
             return args[0].to(self._least)
@@ -80,10 +80,10 @@ class Exact(TorchFunctionMode):
 
 @contextmanager
 def derivable(model: nn.Module) -> Iterator[None]:
-    """Compute in single precision at least, in a way that has derivatives.
+    """Compute in single precision at least, and replace the error of a model without a forward-mode derivative.
 
     Raises:
-        UnsupportedModelError: For a model that is offloaded.
+        UnsupportedModelError: For such a model, or one that is offloaded. Other errors are raised unchanged.
     """
     if is_offloaded(model):
         raise UnsupportedModelError(
@@ -92,5 +92,15 @@ def derivable(model: nn.Module) -> Iterator[None]:
             "removal, rollout, inversion). For this, load the model whole, without offloading."
         )
     exact = torch.promote_types(next(model.parameters()).dtype, torch.float32)
-    with Exact(exact):
-        yield
+    try:
+        # Training with adapters or checkpoints leaves requests for gradients in hooks of the embeddings.
+        with Exact(exact, Tensor.requires_grad_):
+            yield
+    except RuntimeError as error:
+        if "setup_context" not in str(error):
+            raise
+        raise UnsupportedModelError(
+            f"{type(model).__name__} computes with a torch.autograd.Function that has no forward-mode derivative, so "
+            "it cannot be linearised: contributions of tokens, and certificates of its states and predictions, cannot "
+            "be computed. Choose another model."
+        ) from error

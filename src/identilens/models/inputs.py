@@ -173,6 +173,8 @@ class InputReader:
         if not all(part.strip() for part in (first, second) if part is not None):
             raise InputError(f"text {index} is empty. Remove it, or give at least one word.")
         pair = None if self.config.is_encoder_decoder else second
+        for part in (first, pair or ""):
+            refuse_half_characters(part, f"text {index}")
         # Length is checked by _check_length, which names the option that truncates; the tokenizer only warns.
         located = pair is None and getattr(self.tokenizer, "is_fast", False)
         options = {"truncation": max_length is not None, "verbose": False, "return_tensors": None}
@@ -267,6 +269,19 @@ class InputReader:
     def names(self, ids: Sequence[int]) -> tuple[str, ...]:
         """Return the names of tokens; without a tokenizer, their ids."""
         return tuple(map(str, ids)) if self.tokenizer is None else token_names(self.tokenizer, ids)
+
+
+def refuse_half_characters(text: str, where: str) -> None:
+    """Raise for a text with half a character (a surrogate), which no tokenizer takes.
+
+    Raises:
+        InputError: With its place.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = f"half a character (surrogate {text[error.start]!a}) at position {error.start}"
+        raise InputError(f"{where} has {half}. Correct the text.") from error
 
 
 def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tensor]:

@@ -16,7 +16,7 @@ from transformers import AttentionInterface, Cache, PreTrainedModel
 from identilens.errors import UnsupportedModelError
 from identilens.linalg.memory import blocks
 from identilens.models.offloading import device_of
-from identilens.models.threads import attribute, configurations
+from identilens.models.threads import attribute, configurations, restored
 
 Attend = Callable[..., tuple[Tensor, Tensor]]
 """Attention function of transformers' interface: returns output (batch, n, heads, d_v) and weights or None."""
@@ -270,6 +270,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         attribute(model.modules(), "training", False),
         attribute(compiled, "_compiled_call_impl", None),
         torch.autocast(device_of(model).type, enabled=False),
+        restored(model),
     ):
         yield
 

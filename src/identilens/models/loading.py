@@ -89,18 +89,18 @@ def load(
     precision, known = str(dtype).removeprefix("torch."), ("auto", *get_args(Precision))
     if precision not in known:
         raise InputError(f"expected dtype to be {' or '.join(known)}; got {dtype!r}.")
+    put = usable_device(device)
     given = {"attn_implementation": attn_implementation, "quantization_config": quantization}
     more = {name: value for name, value in given.items() if value is not None}
     try:
-        put = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         lens = _loaded(place, str(model), put, device_map, precision, more, common)
     except IdentilensError:
         raise
     except Exception as error:  # transformers raises whatever a broken file makes it stumble over
         kind = type(error).__name__
         raise ModelError(
-            f"{str(place)!r} cannot be loaded ({kind}: {first_line(error)}). If it names a device "
-            f"or package, choose or install that. {_REMEDY}"
+            f"{str(place)!r} cannot be loaded ({kind}: {first_line(error)}). If it names a package, "
+            f"install that. {_REMEDY}"
         ) from error
     if not more:
         lens.load_options = {
@@ -221,3 +221,20 @@ def left_over(network: PreTrainedModel, unexpected: Iterable[str]) -> list[str]:
         and key.removeprefix(prefix) not in buffers
         and not key.endswith(_OLD_BUFFERS)
     )
+
+
+def usable_device(given: str | torch.device | None) -> torch.device:
+    """Return a device, after testing it with a tensor; for None, CUDA if it is available, else the CPU.
+
+    Raises:
+        InputError: If there is no such device.
+    """
+    try:
+        place = torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=place)
+    except (RuntimeError, AssertionError, TypeError, ValueError) as error:
+        raise InputError(
+            f"cannot use device {str(given)!r}: {first_line(error)}. Leave it out to use the CPU, or CUDA "
+            "where it is available."
+        ) from error
+    return place

@@ -31,6 +31,9 @@ _MASKED = {
 }
 """Inputs whose padding each mask marks, if the mask has an entry for every position."""
 
+_CHANNELS = ("pixel_values", "pixel_attention_mask", "input_features", "input_values")
+"""Inputs with axes of pictures and spectrograms, of which one may be as long as a text."""
+
 
 def sequences_of(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
     """Yield each sequence of tokens, "encoder" or "decoder", and the input that has it."""
@@ -79,6 +82,16 @@ def cut_padding(item: dict[str, Tensor], row: int) -> None:
         ]
         for name in cut:
             item[name] = item[name][real]
+        unknown = [
+            name
+            for name in sorted({*item} - {*cut, mask_name, *_CHANNELS})
+            if not is_per_token(name) and len(mask) in item[name].shape
+        ]
+        if unknown and not bool(real.all()):
+            raise InputError(
+                f"{', '.join(unknown)} of text {row} has {len(mask)} entries, as many as the padded text, and it is "
+                "not known whether they belong to its tokens. Give texts without padding, one at a time."
+            )
         if cut:
             item[mask_name] = mask[real]
         # Without a mask, positions that begin anew separate documents that are packed into one row.

@@ -84,11 +84,16 @@ def put_rows(
         InputError: As `Substitution`, and NumericalError.
     """
     where = f"{site.kind} layer {site.layer}, head {head}"
-    expected = (len(rows.queries), call.key.shape[2])
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    expected = (len(rows.queries), keys)
     if tuple(rows.weights.shape) != expected:
         raise InputError(
             f"{where}: expected weights of shape {expected} (a row per query, a column per key of this text); got "
             f"{tuple(rows.weights.shape)}. Give weights of the same text, or Rows for some of its queries."
+        )
+    if expected[0] and not 0 <= min(rows.queries) <= max(rows.queries) < queries:
+        raise InputError(
+            f"{where}: the text has queries 0 to {queries - 1}; got {list(rows.queries)}."
         )
     check_finite(weights=rows.weights)
     seen = near(call.rows(rows.queries).visible()[0]).to(rows.weights.device)

@@ -82,7 +82,40 @@ def attribute(owners: Iterable[Any], name: str, value: Any) -> Iterator[None]:
                     setattr(owner, name, before)
 
 
+_PARTS = ("_parameters", "_buffers", "_modules")
+"""Fields of a module that are changed in place when one of its parts is replaced."""
+
+
 def configurations(model: nn.Module) -> list[Any]:
     """Return the configurations of a model's modules; some modules have a mapping of that name."""
     configs = (vars(module).get("config") for module in model.modules())
     return [*{id(one): one for one in configs if hasattr(one, "__dict__")}.values()]
+
+
+def _fields(owner: Any) -> dict[str, Any]:
+    """Return what can change in a module, a configuration, or a dictionary of parts."""
+    return owner if isinstance(owner, dict) else vars(owner)
+
+
+@contextmanager
+def restored(model: nn.Module) -> Iterator[None]:
+    """Restore attributes, parts and configurations of a model at the end of the context, if it changed them.
+
+    Some models switch their attention for good on a short text, or store frequencies of positions of a long one.
+    Private attributes stay: torch and transformers mark there that a model has hooks, which stay, too.
+    """
+    owners = [*model.modules(), *configurations(model)]
+    owners += [vars(module)[name] for module in model.modules() for name in _PARTS]
+    before = [(owner, {**_fields(owner)}) for owner in owners]
+    try:
+        yield
+    finally:
+        for owner, own in before:
+            fields = _fields(owner)
+            for name in {**own, **fields}:
+                changed = fields.get(name) is not own.get(name) and (id(owner), name) not in _BEFORE
+                if changed and (fields is owner or not name.startswith("_")):
+                    if name in own:
+                        fields[name] = own[name]
+                    else:
+                        del fields[name]
