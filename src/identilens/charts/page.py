@@ -107,25 +107,10 @@ def _cells(frame: pl.DataFrame) -> list[list[str]]:
     return [list(map(cell, row, frame.columns)) for row in frame.head(MOST_ROWS).iter_rows()]
 
 
-_LABELS = {
-    "name": "Model",
-    "class": "Model class",
-    "family": "Model family",
-    "revision": "Revision",
-    "digest": "Digest of the parameters",
-    "dtype": "Precision (dtype)",
-    "device": "Device",
-    "value_bias": "Bias of the values (in or out)",
-    "layers": "Layers (counted from 0)",
-    "heads": "Heads (counted from 0)",
-    "rank_tolerance": "Singular values counted as zero up to",
-}
-
-
 def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what made a result as pairs of label and value, from its provenance; whatever was not set is left out."""
     facts = {
-        **record["model"],
+        **{f"model_{name}": value for name, value in record["model"].items()},
         "number_of_texts": record["texts"]["count"],
         **record["settings"],
         "seed": record["seed"],
@@ -154,7 +139,7 @@ def citation(record: Mapping[str, Any]) -> str:
 
 
 def _label(name: str) -> str:
-    return _LABELS.get(name, name.replace("_", " ").capitalize())
+    return name.replace("_", " ").capitalize()
 
 
 def _value(value: Any) -> str:

@@ -219,14 +219,12 @@ class Rollouts(Result):
         lines, percent = [], (100 * pl.col("value")).round(1)
         note = pl.format("{}, between {} and {}", pl.col("value").round(4), *ends(4))
         for row in self.table.with_columns(_NAME).partition_by(_PLACE, maintain_order=True)[:most]:
-            marked = row.with_columns(mark=_STATE)
-            sums = dict(marked.group_by("mark").agg(pl.col("value").sum()).iter_rows())
             lines.append(
                 marked_line(
                     row["row"][0],
-                    marked.with_columns(pl.format("{}", percent).alias("value"), note=note),
+                    row.with_columns(mark=_STATE, value=pl.format("{}", percent), note=note),
                     _MARKS,
-                    {name: f"{100 * sums.get(name, 0.0):.0f} % of rollout" for name in _MARKS},
+                    dict.fromkeys(_MARKS, ""),
                 )
             )
         return lines
