@@ -58,8 +58,8 @@ def test_what_is_checked(monkeypatch, given, tokenizer, inputs):
     written = identilens("selfcheck", "--model", "m", *given, code=0).output
     assert asked == [inputs]
     assert "selfcheck of m" in written
-    assert "one 0.00125 0.01 passed relative" in written
-    assert "two 0 0 passed number" in written
+    assert "one 0.00125 0.01 relative yes" in written
+    assert "two 0 0 number yes" in written
 
 
 def test_comparisons_reports_and_figures(monkeypatch, tmp_path):

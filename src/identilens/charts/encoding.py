@@ -18,6 +18,7 @@ Number = int | float
 Channel = TypeVar("Channel", bound=alt.SchemaBase)
 
 MOST_MARKS = 20_000
+_MOST_CLASSES = 8
 _DIGITS = 6
 _LINE = 40
 
@@ -100,7 +101,9 @@ def field(column: str) -> str:
 def color_of(frame: pl.DataFrame, column: str) -> alt.Color:
     """Return colours: a class each for text, a gradient for numbers."""
     if frame.schema[column].is_numeric():
-        return alt.Color(field(column), type="quantitative").scale(zero=False)
+        colors = alt.Color(field(column), type="quantitative").scale(zero=False)
+        values = frame[column].drop_nulls().unique().sort().to_list()
+        return colors.legend(values=values, format="~g") if len(values) <= _MOST_CLASSES else colors
     return named(alt.Color, frame, column)
 
 

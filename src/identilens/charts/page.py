@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from importlib.metadata import version
 from typing import Any
 
@@ -55,7 +54,28 @@ def render_page(result: Any) -> str:
     spent on token maps, over all sections; the page says so where some do not fit.
     """
     record, sections = result.provenance, result.sections()
-    parts, data = _parts(sections)
+    data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
+    parts, budget = [], MAP_BUDGET
+    for section in sections:
+        shown = fitting(section.maps, budget)
+        budget -= sum(one.characters for one in shown)
+        if shown:
+            data["viewers"][f"{section.anchor}-maps"] = viewer_data(shown)
+        frame = section.frame
+        frame = frame.select(one for one in frame if one.null_count() < frame.height)
+        figures = [
+            figure(f"{section.anchor}-{place}", chart, section.title, data)
+            for place, chart in enumerate(section.charts)
+        ]
+        parts.append(
+            {
+                "section": section,
+                "figures": figures,
+                "shown": len(shown),
+                "frame": frame,
+                "rows": _cells(frame),
+            }
+        )
     return document(
         "page.html",
         title=result.title,
@@ -66,35 +86,9 @@ def render_page(result: Any) -> str:
         data=data,
         facts=run_facts(record),
         citation=citation(record),
-        today=date.today().isoformat(),
         version=version("identilens"),
         vega=packed_vega() if data["charts"] else "",
     )
-
-
-def _parts(sections: Sequence[Section]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
-    parts, budget = [], MAP_BUDGET
-    for section in sections:
-        shown = fitting(section.maps, budget)
-        budget -= sum(one.characters for one in shown)
-        if shown:
-            data["viewers"][f"{section.anchor}-maps"] = viewer_data(shown)
-        frame = section.frame
-        frame = frame.select(one for one in frame if one.null_count() < frame.height)
-        parts.append(
-            {
-                "section": section,
-                "figures": [
-                    figure(f"{section.anchor}-{place}", chart, section.title, data)
-                    for place, chart in enumerate(section.charts)
-                ],
-                "shown": len(shown),
-                "frame": frame,
-                "rows": _cells(frame),
-            }
-        )
-    return parts, data
 
 
 def table_html(frame: pl.DataFrame) -> str:

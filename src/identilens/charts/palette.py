@@ -111,5 +111,4 @@ def theme(colors: Palette) -> dict[str, Any]:
         "mark": {"color": colors.series[0]},
         "text": {"color": page["ink"], "fontSize": 10},
         "rule": {"color": page["soft"]},
-        "tick": {"color": colors.series[0]},
     }

@@ -184,11 +184,6 @@ class RunOptions(Settings):
     resume: Switch = False
     overwrite: Switch = False
 
-    @property
-    def choices(self) -> dict[str, bool]:
-        """The options of a run, without its folder."""
-        return {"resume": self.resume, "overwrite": self.overwrite}
-
 
 @dataclass(frozen=True, kw_only=True)
 class PrintOptions(Settings):

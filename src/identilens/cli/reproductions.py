@@ -42,7 +42,8 @@ def reproduction_command(name: str) -> Callable[..., None]:
                 settings,
                 out,
                 progress=update,
-                **run.choices,
+                resume=run.resume,
+                overwrite=run.overwrite,
                 **cluster,
             )
         write_reproduction(name, figure.source, result, out)

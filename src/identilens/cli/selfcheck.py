@@ -53,16 +53,7 @@ def selfcheck(
     else:
         inputs = [list(range(3, 14)), list(range(5, 9))]
     checks = proof(lens, inputs)
-    rows = [
-        {
-            "check": check.name,
-            "figure": check.figure,
-            "limit": check.limit,
-            "result": "passed" if check.passed else "failed",
-            "meaning": check.remark,
-        }
-        for check in checks
-    ]
+    rows = [{**vars(check), "passed": check.passed} for check in checks]
     print_table(f"selfcheck of {model.model}", frame_of(rows))
     if not all(check.passed for check in checks):
         raise CheckFailedError("capture is not faithful on this model: do not trust its numbers.")

@@ -10,7 +10,6 @@ from jaxtyping import Float
 
 from identilens.charts.cells import heat
 from identilens.charts.kit import BOX, Charts, boxes, choose, lines
-from identilens.charts.labels import visible_text
 from identilens.charts.views import View
 from identilens.errors import InputError
 from identilens.measures import mixing as measures
@@ -329,12 +328,11 @@ class Mixing(Result):
         text, positions = self._drawn_tokens()
         names, frames = self.names(text, self.kinds[0]), []
         for position in positions:
-            state = f"{position}: {visible_text(names[position])}"
+            state = f"{position}: {names[position]}"
             rows = measures.track_token(self.table, self.token_names, position, text)
             own = pl.col("position") == position
             frames.append(rows.with_columns(own.alias("own"), state=pl.lit(state)))
-        shown = pl.col("token").map_elements(visible_text, return_dtype=pl.String)
-        rows = pl.concat(frames).with_columns(input=pl.format("{}: {}", "position", shown))
+        rows = pl.concat(frames).with_columns(input=pl.format("{}: {}", "position", "token"))
         most = rows.sort("contribution", descending=True, maintain_order=True).unique(
             "position", keep="first", maintain_order=True
         )

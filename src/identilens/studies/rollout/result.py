@@ -142,6 +142,7 @@ class Rollouts(Result):
         "lo": "Lo: proven least value in any alternative",
         "hi": "Hi: proven greatest value in any alternative",
         "row": "Row",
+        "name": "Token",
         "state": "Value",
     }
     views: ClassVar = {
@@ -252,7 +253,6 @@ class Rollouts(Result):
                     "head": head[1],
                     "target": f"{target} {token}",
                 }
-                apart = {f"{end} − raw": (end, "raw") for end in ("least", "most")}
                 interest = float((layers["most"] - layers["least"]).abs().sum())
-                maps.append(TokenMap(choices, layers, names, names, "", apart, interest))
+                maps.append(TokenMap(choices, layers, names, names, interest=interest))
         return maps
