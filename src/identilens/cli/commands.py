@@ -16,6 +16,7 @@ from identilens.cli.options import (
     load_inputs,
     quiet_transformers,
 )
+from identilens.errors import InputError
 from identilens.runs.settings import Settings
 from identilens.runs.terminal import say
 from identilens.studies.registry import STUDIES, Entry
@@ -46,6 +47,8 @@ def study_command(entry: Entry) -> Callable[..., None]:
         # cyclopts leaves out a group when none of its options was typed.
         given = {name: default() for name, _, default in groups if name not in given} | given
         run, prints, settings = given["run"], given["prints"], given["settings"]
+        if run.out is None and (run.resume or run.overwrite):
+            raise InputError("--resume and --overwrite are for a folder: name it with --out.")
         inputs = load_inputs({name: given[name] for name in entry.takes})
         quiet_transformers()
         options = {}
