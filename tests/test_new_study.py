@@ -59,5 +59,5 @@ def test_a_toy_study_gets_everything(toy_package, tmp_path):
     assert "--resume" in again.error
     assert identilens("toy", "--layers", "1-3", "--out", run, "--resume").code == 0
     assert identilens("export", run).code == 0
-    assert identilens("export", run, "--to", "figures", "--formats", "svg").code == 0
+    assert identilens("export", run, "--to", "figures").code == 0
     assert (tmp_path / "run" / "figures" / "squares.svg").is_file()

@@ -481,9 +481,8 @@ def inversion(
     taken off. Definitions, proof and limits: docs/concepts.md. Without certificates: Nikolaou et al. 2025 (SipIt,
     arXiv 2510.15511). Cost: one run of the whole vocabulary for each token; memory: one batch of candidates.
 
-    For encoders margins are those of texts that differ in one token, or in two neighbours. An error below them is
-    necessary for a certificate of every error of that length, not for reading the text; no position of an encoder is
-    certified.
+    For encoders margins are those of texts that differ in one token. An error below them is necessary for a certificate
+    of every error of that length, not for reading the text; no position of an encoder is certified.
 
     Args:
         lens: The model.

@@ -42,10 +42,10 @@ def tricky_page(maps, record):
     frame = heads()
     rates = frame.with_columns(pl.Series("type", TOKENS * 2), **{"share.of[all]": pl.col("share")})
     shares = heat(frame, "head", "layer", "share", domain=(0, 1), title=f"Share {SCRIPT}")
-    points = rule(scatter(frame, "head", "share", "layer", title="Points"), x=2, label="d_v = 2")
+    points = rule(scatter(frame, "head", "share", "layer", title="Points"), x=2)
     charts = {
         "shares": choose(shares, frame, "kind", "Attention"),
-        "signed": heat(frame.head(12), "head", "layer", "signed", diverging=True),
+        "signed": heat(frame.head(12), "head", "layer", "signed"),
         "points": choose(points, frame, "kind", "Attention"),
         "print": token_sheet(maps[0].layers, TOKENS, TOKENS, "For print"),
         "types": bars(rates, "share.of[all]", "type", "kind"),

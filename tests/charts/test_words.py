@@ -131,11 +131,11 @@ def token_map(interest, keys=("c", "d"), n=2):
 
 
 def test_the_viewer_as_a_file(tmp_path):
-    view = MapView([token_map(1), token_map(2)], 0)
+    view = MapView([token_map(1), token_map(2)])
     path = view.to_html(tmp_path / "new" / "map.html")
     assert path.read_text("utf-8") == view.html()
     held = re.search(r'"first":(\d)', view.html())
-    assert held[1] == "0"
+    assert held[1] == "1"
 
 
 FRAME = pl.DataFrame({"layer": [0, 1, 2], "rate": [0.5, 0.7, 0.6]})

@@ -68,15 +68,10 @@ def test_report_and_figures_from_the_folder(folder, tmp_path):
         "figures",
         "--out",
         tmp_path / "figures",
-        "--formats",
-        "svg",
         code=0,
     )
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     assert "correlation_by_length.svg" in drawn
-    figures = ("export", folder, "--to", "figures", "--out", tmp_path / "none")
-    assert "any of png, svg, pdf" in failing(*figures, "--formats", "gif")
-    assert not (tmp_path / "none").exists()
 
 
 def test_selfcheck_passes_on_the_bundled_model(bundled_path):

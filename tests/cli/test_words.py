@@ -19,7 +19,7 @@ from helpers.toy import Toy, ToySettings, toy
 from identilens.cli import app, commands, explore, options, reproductions, selfcheck
 from identilens.cli.options import ModelOptions, RayOptions, RunOptions
 from identilens.demo.examples import STORY
-from identilens.errors import CheckFailedError, InputError, ModelNotFoundError
+from identilens.errors import CheckFailedError, InputError
 from identilens.models.proof import Check
 from identilens.reproduce.options import SharedSettings
 from identilens.studies.registry import STUDIES, Entry
@@ -44,23 +44,22 @@ def test_the_help_of_the_program_is_short_and_names_every_command():
     [
         ([], object(), list(selfcheck._TEXTS)), ([], None, [list(range(3, 14)), list(range(5, 9))]),
         (TEN, object(), list("abcdefgh")), ([*TEN, "--limit", 9], object(), list("abcdefghi")),
-        (["-t", "a", "--max-length", 7], object(), ["a"]),
     ],
 )  # fmt: skip
 def test_what_is_checked(monkeypatch, given, tokenizer, inputs):
     asked = []
 
-    def checked(lens, texts, max_length):
-        asked.append((texts, max_length))
+    def checked(lens, texts):
+        asked.append(texts)
         return [Check("one", 0.00125, 1e-2, "relative"), Check("two", 0.0, 0.0, "number")]
 
     monkeypatch.setattr(ModelOptions, "load", lambda _: SimpleNamespace(tokenizer=tokenizer))
     monkeypatch.setattr(selfcheck, "proof", checked)
     written = identilens("selfcheck", "--model", "m", *given, code=0).output
-    assert asked == [(inputs, 7 if "--max-length" in given else None)]
+    assert asked == [inputs]
     assert "selfcheck of m" in written
-    assert "one 0.00125 0.01 passed relative" in written
-    assert "two 0 0 passed number" in written
+    assert "one 0.00125 0.01 relative yes" in written
+    assert "two 0 0 number yes" in written
 
 
 def test_comparisons_reports_and_figures(monkeypatch, tmp_path):
@@ -75,8 +74,8 @@ def test_comparisons_reports_and_figures(monkeypatch, tmp_path):
     assert identilens("export", "x", code=0).output == "report: x/report.html"
     identilens("export", "x", "--out", "o.html", code=0)
     figures = ("export", "x", "--to", "figures")
-    written = identilens(*figures, "--formats", "svg, png", code=0).output.split()
-    assert written[-2:] == ["x/figures/squares.svg", "x/figures/squares.png"]
+    written = identilens(*figures, code=0).output.split()
+    assert written[-3:] == [f"x/figures/squares.{form}" for form in ("png", "svg", "pdf")]
     assert "@software{identilens," in written, "a figure is cited"
     identilens(*figures, "--out", "o", code=0)
     assert len(list(Path("o").iterdir())) == 3
@@ -198,13 +197,11 @@ def test_a_cluster_is_this_machine_or_an_address(monkeypatch):
     monkeypatch.setattr(commands, "run_study", ran)
     for typed in (
         ("--out", "x"),
-        ("--ray", "--out", "x"),
-        ("--out", "x", "--ray"),
-        ("--out", "x", "--ray", "auto"),
+        ("--out", "x", "--ray", "local"),
         ("--ray=10.0.0.1:6379", "-o", "x"),
     ):
         identilens("lab", "reversal", *typed, "-q", code=0)
-    assert asked == [(ray, "x") for ray in (False, True, True, "auto", "10.0.0.1:6379")]
+    assert asked == [(ray, "x") for ray in (False, "local", "10.0.0.1:6379")]
 
 
 def test_a_model_is_loaded_as_it_was_asked_for(monkeypatch, tmp_path):
@@ -214,10 +211,7 @@ def test_a_model_is_loaded_as_it_was_asked_for(monkeypatch, tmp_path):
     given = {
         "device": None, "device_map": "disk", "dtype": "float16", "revision": "r", "trust_remote_code": True,
     }  # fmt: skip
-    (tmp_path / "config.json").write_text("{}")
     ModelOptions(model=str(tmp_path), **given).load()
-    with pytest.raises(ModelNotFoundError, match="'no/such-model': expected a hub id"):
-        ModelOptions(model="no/such-model").load()
     assert loaded == [{"model": str(tmp_path), **given}]
     assert tuple(imported) == options.LAB_MODELS
 
@@ -230,8 +224,8 @@ RESUMED = "With --out finished parts are saved: the same command with --resume c
     [
         (CheckFailedError("it is not so"), 1, "error: it is not so"),
         (InputError("pass columns=... or max_length=True"), 2, "error: pass --column or --max-length"),
-        (KeyboardInterrupt(), 130, f"error: stopped by SIGINT. {RESUMED}"),
-        (signal.SIGTERM, 143, f"error: stopped by SIGTERM. {RESUMED}"),
+        (KeyboardInterrupt(), 130, f"error: stopped. {RESUMED}"),
+        (signal.SIGTERM, 130, f"error: stopped. {RESUMED}"),
     ],
 )  # fmt: skip
 def test_how_a_command_ends(monkeypatch, error, code, said):
@@ -285,8 +279,8 @@ main()
 """
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_run_says_so_and_is_resumed(tmp_path, sent, code):
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_run_says_so_and_is_resumed(tmp_path, sent):
     command = [
         sys.executable, "-c", PROGRAM, "toy", "--layers", "1-4", "--out", str(tmp_path / "run"),
     ]  # fmt: skip
@@ -295,8 +289,8 @@ def test_a_stopped_run_says_so_and_is_resumed(tmp_path, sent, code):
     assert process.stdout.readline() == "working\n"
     process.send_signal(sent)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == code
-    assert f"error: stopped by {sent.name}." in errors
+    assert process.returncode == 130
+    assert "error: stopped." in errors
     assert "the same command with --resume continues." in errors
     assert "Traceback" not in errors
     assert not list((tmp_path / "run").rglob("*.identilens-tmp"))

@@ -14,7 +14,8 @@ from identilens.charts.figures import ConcatChart
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.palette import LIGHT
 
-_MOST_NUMBERS = 24
+_MOST_NUMBERS, _CELL = 24, 36
+"""Columns of cells with numbers, and pixels that a number needs."""
 _LABEL = 14
 _TICK = 9
 """Pixels that the label of a token needs along its axis."""
@@ -26,15 +27,12 @@ def heat(
     y: str,
     value: str,
     *,
-    diverging: bool = False,
     domain: tuple[Number, Number] | None = None,
-    numbers: str = ".2f",
     **look: Unpack[Look],
 ) -> alt.LayerChart:
     """Return a cell for every row, coloured by its value, such as one for each layer and head; smallest ``y`` on top.
 
-    ``diverging`` colours part at zero; all end at ``domain``, or where the values do. ``numbers`` is how those in the
-    cells are written (d3-format).
+    Colours end at ``domain``, or at zero and where the values do.
     """
     rows, columns = frame[y].n_unique(), frame[x].n_unique()
     look = Look(height=max(90, 22 * rows)) | look
@@ -44,19 +42,17 @@ def heat(
         field(value),
         type="quantitative",
         title=look.get("labels", {}).get(value, value),
-        scale=_colors(frame[value], diverging, domain),
+        scale=alt.Scale(domain=list(domain)) if domain else alt.Scale(zero=True),
     )
     layers: list[Any] = [base.mark_rect().encode(color=color)]
     if columns <= _MOST_NUMBERS:
         # Dark or light ink by how light the cell is drawn, hidden where the cell has no room for it.
         light = f"luminance(scale('color', datum['{field(value)}'])) > 0.35"
         ink = alt.condition(light, alt.value("#14181c"), alt.value("#ffffff"))
-        room = columns * (42 if numbers == ".2g" else 26)
         text = base.transform_filter(f"isValid(datum['{field(value)}'])")
-        text = text.mark_text(fontSize=9, opacity=alt.expr(f"width < {room} ? 0 : 1"))
-        layers.append(
-            text.encode(text=alt.Text(field(value), type="quantitative", format=numbers), color=ink)
-        )
+        text = text.mark_text(fontSize=9, opacity=alt.expr(f"width < {_CELL * columns} ? 0 : 1"))
+        number = alt.Text(field(value), type="quantitative", format=".2~g")
+        layers.append(text.encode(text=number, color=ink))
     return layered(layers)
 
 
@@ -118,19 +114,6 @@ def token_map(
         for name, names in (("query_labels", queries), ("key_labels", keys))
     ]
     return ConcatChart(concat=drawn, columns=columns).properties(title=title).add_params(*labels)
-
-
-def _colors(values: pl.Series, diverging: bool, domain: tuple[Number, Number] | None) -> alt.Scale:
-    finite: Any = values.filter(values.is_finite())
-    low, high = finite.min() or 0.0, finite.max() or 0.0
-    if diverging:
-        high = max(-low, high)
-        low = -high
-    elif low == high:
-        # A scale of no width has one tick.
-        low = min(0.0, low)
-    middle: Any = 0 if diverging else alt.Undefined
-    return alt.Scale(domain=list(domain or (low, high)), domainMid=middle)
 
 
 def _cells(matrix: Tensor) -> list[dict[str, Number]]:

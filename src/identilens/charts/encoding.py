@@ -18,7 +18,6 @@ Number = int | float
 Channel = TypeVar("Channel", bound=alt.SchemaBase)
 
 MOST_MARKS = 20_000
-_MOST_TICKS = 12
 _MOST_CLASSES = 8
 _DIGITS = 6
 _LINE = 40
@@ -34,8 +33,6 @@ class Look(TypedDict, total=False):
         root_x: An x axis by square root, for values from 0 up of which a few are much larger than the others.
         x_domain: Ends of the x axis.
         y_domain: Ends of the y axis.
-        x_format: How numbers on the x axis are written (d3-format, ".0%").
-        y_format: The same for the y axis.
         also: Further columns to show on hovering.
         height: Pixels.
     """
@@ -46,8 +43,6 @@ class Look(TypedDict, total=False):
     root_x: bool
     x_domain: tuple[Number, Number]
     y_domain: tuple[Number, Number]
-    x_format: str
-    y_format: str
     also: Sequence[str]
     height: int
 
@@ -104,17 +99,12 @@ def field(column: str) -> str:
 
 
 def color_of(frame: pl.DataFrame, column: str) -> alt.Color:
-    """Return colours: a class each for text and few integers, a gradient for other numbers."""
-    if not frame.schema[column].is_numeric():
-        return named(alt.Color, frame, column)
-    colors = alt.Color(field(column), type="quantitative").scale(zero=False)
-    classes = frame[column].drop_nulls().unique().sort().to_list()
-    digits = "d" if frame.schema[column].is_integer() else alt.Undefined
-    return (
-        colors.legend(type="symbol", values=classes, format=digits)
-        if len(classes) <= _MOST_CLASSES
-        else colors
-    )
+    """Return colours: a class each for text, a gradient for numbers."""
+    if frame.schema[column].is_numeric():
+        colors = alt.Color(field(column), type="quantitative").scale(zero=False)
+        values = frame[column].drop_nulls().unique().sort().to_list()
+        return colors.legend(values=values, format="~g") if len(values) <= _MOST_CLASSES else colors
+    return named(alt.Color, frame, column)
 
 
 def named(channel: type[Channel], frame: pl.DataFrame, column: str) -> Channel:
@@ -145,18 +135,9 @@ def _axis(
     long = axis == "x" and len(words) > _LINE
     title = wrap(words, _LINE) if long else words or None
     if axis in grouped or not frame.schema[column].is_numeric():
-        turned = alt.Undefined if axis == "y" or frame.schema[column] == pl.String else 0
-        thinned = True if axis == "x" else alt.Undefined
-        return (
-            named(channel, frame, column).title(title).axis(labelAngle=turned, labelOverlap=thinned)
-        )
+        return named(channel, frame, column).title(title).axis(labelAngle=0, labelOverlap=True)
     log, ends = look.get(f"log_{axis}", False), look.get(f"{axis}_domain")
     whole = frame.schema[column].is_integer()
-    places = (
-        frame[column].drop_nulls().unique().sort().to_list()
-        if (log or whole) and axis == "x"
-        else []
-    )
     return channel(
         field(column),
         type="quantitative",
@@ -168,9 +149,8 @@ def _axis(
             nice=False if ends else alt.Undefined,
         ),
         axis=alt.Axis(
-            format=look.get(f"{axis}_format", ",d" if places and whole else alt.Undefined),
+            format=",d" if whole else alt.Undefined,
             tickMinStep=1 if whole and not log else alt.Undefined,
-            values=places if 0 < len(places) <= _MOST_TICKS else alt.Undefined,
         ),
     )
 

@@ -59,7 +59,7 @@ def lines(
         ends = base.transform_calculate(_low=f"{value} - {half}", _high=f"{value} + {half}")
         layers.insert(0, ends.mark_rule().encode(y=on_field(base.encoding.y, "_low"), y2="_high"))
     if points:
-        layers.append(_points(base, frame, color, opacity=1.0, size=36))
+        layers.append(_points(base, frame, color))
     return layered(layers)
 
 
@@ -77,7 +77,7 @@ def scatter(
     ``span`` are the columns of both ends of a line through each point.
     """
     base = base_chart(frame, x, y, color, **look)
-    points = _points(base, frame, color, opacity=0.7, size=30)
+    points = _points(base, frame, color)
     if span is None:
         return points
     line = base.mark_rule(opacity=0.5).encode(
@@ -87,18 +87,12 @@ def scatter(
 
 
 def bars(
-    frame: pl.DataFrame, x: str, y: str, color: str | None = None, **look: Unpack[Look]
+    frame: pl.DataFrame, value: str, group: str, color: str, **look: Unpack[Look]
 ) -> alt.Chart:
-    """Return bars from zero, side by side for the values of ``color``; text on y makes them lie."""
-    across = "x" if frame.schema[y].is_numeric() else "y"
-    if across == "y":
-        look = Look(height=_room(frame, y, color)) | look
-    base = base_chart(frame, x, y, color, grouped=across, **look)
-    if color is None:
-        return base.mark_bar()
-    channel = alt.XOffset if across == "x" else alt.YOffset
-    offset: dict[str, Any] = {f"{across}Offset": named(channel, frame, color)}
-    return base.encode(**offset).mark_bar()
+    """Return lying bars from zero for each group, one below the other for the values of ``color``."""
+    look = Look(height=_room(frame, group, color)) | look
+    base = base_chart(frame, value, group, color, grouped="y", **look)
+    return base.encode(yOffset=named(alt.YOffset, frame, color)).mark_bar()
 
 
 def intervals(
@@ -111,7 +105,7 @@ def intervals(
     **look: Unpack[Look],
 ) -> alt.LayerChart:
     """Return a lying bar from ``low`` to ``high`` for each label, in the frame's order, with a point at ``value``."""
-    look = Look(height=_room(frame, label), also=(low, high)) | _unnamed(look, label)
+    look = Look(height=_room(frame, label), also=(low, high)) | look
     base = base_chart(frame, value, label, color, grouped="y", **look)
     span = base.mark_bar(opacity=0.4, size=12).encode(
         x=on_field(base.encoding.x, low), x2=field(high)
@@ -135,29 +129,17 @@ def strip(
     frame: pl.DataFrame, value: str, group: str, color: str | None = None, **look: Unpack[Look]
 ) -> alt.Chart:
     """Return a point for every row, groups below each other, points of a group spread so that all can be seen."""
-    look = Look(height=46 * frame[group].n_unique() + 10) | _unnamed(look, group)
+    look = Look(height=46 * frame[group].n_unique() + 10) | look
     spread = frame.with_columns(_spread=(pl.int_range(pl.len()) * _GOLDEN) % 1)
     base = base_chart(spread, value, group, color, grouped="y", **look)
     offset = alt.YOffset("_spread", type="quantitative", scale=alt.Scale(domain=[-0.4, 1.4]))
-    return _points(base, frame, color, opacity=0.75, size=26).encode(yOffset=offset)
+    return _points(base, frame, color).encode(yOffset=offset)
 
 
-def rule(
-    chart: AnyChart,
-    *,
-    x: Number | None = None,
-    y: Number | None = None,
-    label: str = "",
-) -> alt.LayerChart:
-    """Return a chart with a dashed line across it, standing at ``x`` or lying at ``y``, and a label at its end."""
-    base = alt.Chart(inline([{"label": label}]))
-    if x is not None:
-        base = base.encode(x=alt.datum(x))
-        word = base.mark_text(baseline="bottom").encode(y=alt.value(-4))
-    else:
-        base = base.encode(y=alt.datum(y))
-        word = base.mark_text(align="right", dy=-6).encode(x=alt.value("width"))
-    return layered([chart, base.mark_rule(strokeDash=[5, 4]), word.encode(text="label:N")])
+def rule(chart: AnyChart, **at: Number) -> alt.LayerChart:
+    """Return a chart with a dashed line across it, standing at ``x`` or lying at ``y``."""
+    line = alt.Chart(inline([{}])).mark_rule(strokeDash=[5, 4])
+    return layered([chart, line.encode(**{axis: alt.datum(place) for axis, place in at.items()})])
 
 
 def choose(chart: AnyChart, frame: pl.DataFrame, column: str, label: str) -> AnyChart:
@@ -183,18 +165,11 @@ def _filtered(chart: AnyChart, test: str) -> Any:
     return changed
 
 
-def _points(
-    base: alt.Chart, frame: pl.DataFrame, color: str | None, *, opacity: float, size: int
-) -> alt.Chart:
-    drawn = base.mark_point(filled=True, opacity=opacity, size=size)
+def _points(base: alt.Chart, frame: pl.DataFrame, color: str | None) -> alt.Chart:
+    drawn = base.mark_point(filled=True, opacity=0.8, size=30)
     if color is None or frame.schema[color].is_numeric():
         return drawn
     return drawn.encode(shape=named(alt.Shape, frame, color).title(base.encoding.color["title"]))
-
-
-def _unnamed(look: Look, column: str) -> Look:
-    """Return words in which the names on an axis need no title."""
-    return look | {"labels": {**look.get("labels", {}), column: ""}}
 
 
 def _room(frame: pl.DataFrame, group: str, color: str | None = None) -> int:

@@ -1,13 +1,11 @@
 """Maps in a notebook: the viewer behind a click; nothing comes from the network."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from html import escape
-from math import inf
 from pathlib import Path
 
 from identilens.charts.figures import document, looks
-from identilens.charts.labels import visible_text
 from identilens.charts.viewer import TokenMap, fitting, viewer_data
 from identilens.runs.files import write_text
 
@@ -22,20 +20,15 @@ class MapView:
     """Maps in the viewer, on their own: a notebook shows them, `to_html` writes them.
 
     Attributes:
-        maps: What can be chosen.
-        opened: Place of the map that is open.
+        maps: What can be chosen; open is the one with the most ``interest``.
     """
 
     maps: Sequence[TokenMap]
-    opened: int
 
     def html(self) -> str:
         """Return the viewer as one HTML document that asks nothing of the network."""
-        maps = [
-            replace(one, interest=inf if place == self.opened else 0)
-            for place, one in enumerate(self.maps)
-        ]
-        data = {"maps": viewer_data(fitting(maps, NOTEBOOK_BUDGET)), "looks": looks()}
+        shown = fitting(self.maps, NOTEBOOK_BUDGET)
+        data = {"maps": viewer_data(shown), "looks": looks()}
         return document("maps.html", data=data)
 
     def to_html(self, path: str | Path) -> Path:
@@ -57,7 +50,5 @@ def folded_maps(maps: Sequence[TokenMap]) -> str:
     """Return the viewer, to unfold, as a part of a notebook's output."""
     if not maps:
         return ""
-    opened = max(range(len(maps)), key=lambda place: maps[place].interest)
-    words = escape(visible_text(str(maps[opened].choices.get("text", ""))))
-    shown = MapView(maps, opened)._repr_html_()
-    return f"<details><summary>Maps of text {words}: open the viewer</summary>{shown}</details>"
+    shown = MapView(maps)._repr_html_()
+    return f"<details><summary>Maps: open the viewer</summary>{shown}</details>"

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from importlib.metadata import version
 from typing import Any
 
@@ -55,7 +54,28 @@ def render_page(result: Any) -> str:
     spent on token maps, over all sections; the page says so where some do not fit.
     """
     record, sections = result.provenance, result.sections()
-    parts, data = _parts(sections)
+    data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
+    parts, budget = [], MAP_BUDGET
+    for section in sections:
+        shown = fitting(section.maps, budget)
+        budget -= sum(one.characters for one in shown)
+        if shown:
+            data["viewers"][f"{section.anchor}-maps"] = viewer_data(shown)
+        frame = section.frame
+        frame = frame.select(one for one in frame if one.null_count() < frame.height)
+        figures = [
+            figure(f"{section.anchor}-{place}", chart, section.title, data)
+            for place, chart in enumerate(section.charts)
+        ]
+        parts.append(
+            {
+                "section": section,
+                "figures": figures,
+                "shown": len(shown),
+                "frame": frame,
+                "rows": _cells(frame),
+            }
+        )
     return document(
         "page.html",
         title=result.title,
@@ -66,35 +86,9 @@ def render_page(result: Any) -> str:
         data=data,
         facts=run_facts(record),
         citation=citation(record),
-        today=date.today().isoformat(),
         version=version("identilens"),
         vega=packed_vega() if data["charts"] else "",
     )
-
-
-def _parts(sections: Sequence[Section]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
-    parts, budget = [], MAP_BUDGET
-    for section in sections:
-        shown = fitting(section.maps, budget)
-        budget -= sum(one.characters for one in shown)
-        if shown:
-            data["viewers"][f"{section.anchor}-maps"] = viewer_data(shown)
-        frame = section.frame
-        frame = frame.select(one for one in frame if one.null_count() < frame.height)
-        parts.append(
-            {
-                "section": section,
-                "figures": [
-                    figure(f"{section.anchor}-{place}", chart, section.title, data)
-                    for place, chart in enumerate(section.charts)
-                ],
-                "shown": len(shown),
-                "frame": frame,
-                "rows": _cells(frame),
-            }
-        )
-    return parts, data
 
 
 def table_html(frame: pl.DataFrame) -> str:
@@ -107,25 +101,10 @@ def _cells(frame: pl.DataFrame) -> list[list[str]]:
     return [list(map(cell, row, frame.columns)) for row in frame.head(MOST_ROWS).iter_rows()]
 
 
-_LABELS = {
-    "name": "Model",
-    "class": "Model class",
-    "family": "Model family",
-    "revision": "Revision",
-    "digest": "Digest of the parameters",
-    "dtype": "Precision (dtype)",
-    "device": "Device",
-    "value_bias": "Bias of the values (in or out)",
-    "layers": "Layers (counted from 0)",
-    "heads": "Heads (counted from 0)",
-    "rank_tolerance": "Singular values counted as zero up to",
-}
-
-
 def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return what made a result as pairs of label and value, from its provenance; whatever was not set is left out."""
     facts = {
-        **record["model"],
+        **{f"model_{name}": value for name, value in record["model"].items()},
         "number_of_texts": record["texts"]["count"],
         **record["settings"],
         "seed": record["seed"],
@@ -154,7 +133,7 @@ def citation(record: Mapping[str, Any]) -> str:
 
 
 def _label(name: str) -> str:
-    return _LABELS.get(name, name.replace("_", " ").capitalize())
+    return name.replace("_", " ").capitalize()
 
 
 def _value(value: Any) -> str:

@@ -81,7 +81,6 @@ def theme(colors: Palette) -> dict[str, Any]:
             "tickColor": page["line"],
             "labelFontSize": 11,
             "labelLimit": 130,
-            "gridOpacity": 0.6,
         },
         "axisQuantitative": {"labelOverlap": "greedy", "labelSeparation": 8, "labelFlush": False},
         "legend": words
@@ -92,10 +91,7 @@ def theme(colors: Palette) -> dict[str, Any]:
             "labelFontSize": 11,
             "titleLimit": 340,
             "gradientLength": 180,
-            "symbolLimit": 40,
-            "symbolOpacity": 1,
         },
-        "header": words,
         "title": {
             "color": page["ink"],
             "subtitleColor": page["ink"],
@@ -115,5 +111,4 @@ def theme(colors: Palette) -> dict[str, Any]:
         "mark": {"color": colors.series[0]},
         "text": {"color": page["ink"], "fontSize": 10},
         "rule": {"color": page["soft"]},
-        "tick": {"color": colors.series[0]},
     }

@@ -63,8 +63,7 @@ def _choices(name: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, A
     fixed = [param for param in params if param not in offered]
     for choice in product(*map(_options, offered)):
         parts, said, drawn = zip(*choice, strict=True) if choice else ((), (), ())
-        title = {"text": spec.get("title") or said, "subtitle": said if "title" in spec else []}
-        titled = {"title": title} if said else {}
+        titled = {"title": {"text": spec.get("title", name), "subtitle": said}} if said else {}
         yield "_".join([name, *parts]), {**spec, **titled, "params": [*fixed, *drawn]}
 
 

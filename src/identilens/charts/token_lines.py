@@ -78,7 +78,8 @@ class TokenLine:
         for mark, value in self.legend:
             line.append(f"{mark.sign} {mark.label}", mark.terminal).append(f" {value}   ")
         line.append("\n")
-        for one, (name, inside), sign in self._named():
+        for one, (name, inside) in self._named():
+            sign = one.mark.sign
             value = f"[{sign}{one.value}]".replace(" ", "") if one.value else sign
             value *= bool(one.value) or one.mark.series is not None
             line.append(" "[inside:]).append(visible_text(name) + value, one.mark.terminal)
@@ -89,8 +90,8 @@ class TokenLine:
         legend = [_span(mark, f"{mark.sign} {mark.label}", value) for mark, value in self.legend]
         tokens = [
             ("<wbr>" if inside else " ")
-            + _span(one.mark, visible_text(name), f"{sign}{one.value}", one.note)
-            for one, (name, inside), sign in self._named()
+            + _span(one.mark, visible_text(name), one.mark.sign + one.value, one.note)
+            for one, (name, inside) in self._named()
         ]
         return (
             f'<figure class="token-line"><h3>{escape(visible_text(self.title))}</h3>'
@@ -98,15 +99,8 @@ class TokenLine:
         )
 
     def _named(self) -> Any:
-        """Yield each token with its name, whether it continues a word, and its sign.
-
-        Of neighbours with one mark and no value, the first alone has the sign.
-        """
-        before = None
-        names = word_pieces([one.token for one in self.tokens])
-        for one, named in zip(self.tokens, names, strict=True):
-            yield one, named, "" if one.mark == before and not one.value else one.mark.sign
-            before = one.mark
+        """Return each token with its name and whether it continues a word."""
+        return zip(self.tokens, word_pieces([one.token for one in self.tokens]), strict=True)
 
 
 def first_tokens(title: str, rows: pl.DataFrame) -> tuple[str, pl.DataFrame]:

@@ -7,7 +7,7 @@ import sys
 import warnings
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from cyclopts import App, CycloptsError, Group
 from cyclopts.config import Dict
@@ -152,15 +152,11 @@ _UNUSED = re.compile(r"^Unused Tokens: \[(.+)\]\.$", re.DOTALL)
 """What is said of words that no option takes."""
 
 
-class Terminated(BaseException):
-    """The process was asked to end (SIGTERM)."""
-
-
 def main() -> None:
-    """Run the command line: exit code 2 for bad input, 1 for a failed check, 130 and 143 when stopped, 0 otherwise."""
+    """Run the command line: exit code 2 for bad input, 1 for a failed check, 130 when stopped, 0 otherwise."""
     # Threads that wait sleep: where other programs use the cores, spinning takes many times as long. Read by torch.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    before = signal.signal(signal.SIGTERM, _terminate)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _warn
@@ -175,20 +171,15 @@ def main() -> None:
     except (CycloptsError, IdentilensError) as error:
         say(_words(error), error=True)
         sys.exit(1 if isinstance(error, CheckFailedError) else 2)
-    except (KeyboardInterrupt, Terminated) as stop:
-        by = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
-        say(f"stopped by {by.name}. {_RESUMED}", error=True)
-        sys.exit(128 + by)
+    except KeyboardInterrupt:
+        say(f"stopped. {_RESUMED}", error=True)
+        sys.exit(128 + signal.SIGINT)
     finally:
         signal.signal(signal.SIGTERM, before)
 
 
 def _warn(message: object, *_: object) -> None:
     print(printable(f"warning: {message}"), file=sys.stderr)
-
-
-def _terminate(*_: object) -> NoReturn:
-    raise Terminated
 
 
 def _words(error: Exception) -> str:

@@ -62,7 +62,12 @@ def study_command(entry: Entry) -> Callable[..., None]:
         )
         shown = not (prints.json or prints.quiet)
         result = run_study(
-            bound, out=run.out, progress=shown, ray=given["cluster"].chosen, **run.choices
+            bound,
+            out=run.out,
+            resume=run.resume,
+            overwrite=run.overwrite,
+            progress=shown,
+            ray=given["cluster"].ray or False,
         )
         report = run.out and str(write_report(run.out))
         if shown:

@@ -13,13 +13,12 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from identilens.cli.later import called
-from identilens.errors import InputError, SettingError, model_not_found
+from identilens.errors import InputError, SettingError
 from identilens.runs.lines import read_lines
 from identilens.runs.settings import REPEATED, Names, Positive, Settings, Switch
 from identilens.runs.terminal import plain
 
 load = called("identilens.models.loading:load")
-cached_file = called("transformers.utils.hub:cached_file")
 read_segment = called("identilens.claims:read_segment")
 read_chats = called("identilens.models.chats:read_chats")
 read_place = called("identilens.models.chats:read_place")
@@ -33,14 +32,6 @@ LAB_MODELS = ("identilens.lab.encoder.modeling", "identilens.lab.dyck.modeling")
 
 _JSON = ("[", "{", '"')
 """How JSON of conversations begins, and no name of a file."""
-
-_OPTIONAL_VALUE = Parameter(
-    converter=lambda _, tokens: "".join(token.value for token in tokens),
-    n_tokens=-1,
-    consume_multiple=(0, 1),
-    negative="",
-)
-"""An option that may stand without a value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +62,6 @@ class ModelOptions(Settings):
         """
         quiet_transformers()
         with console.status(plain(f"loading {self.model}")):
-            if not self.model.startswith("bundled"):
-                # A wrong name is an error before torch is imported.
-                try:
-                    cached_file(self.model, "config.json", revision=self.revision)
-                except (OSError, ValueError) as error:
-                    raise model_not_found(self.model, error) from error
             for module in LAB_MODELS:
                 import_module(module)
             return load(**vars(self))
@@ -122,15 +107,14 @@ class TextOptions(Settings):
         if self.image:
             return [read_image(file) for file in self.image[: self.limit]]
         source: Any = self.text or self.file
-        with console.status("reading texts"):
-            if self.dataset is not None:
-                source = hub_dataset(self.dataset, self.split, self.subset)
-            return read_texts(
-                source,
-                columns=self.column,
-                encoding=self.encoding,
-                limit=self.limit,
-            )
+        if self.dataset is not None:
+            source = hub_dataset(self.dataset, self.split, self.subset)
+        return read_texts(
+            source,
+            columns=self.column,
+            encoding=self.encoding,
+            limit=self.limit,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,11 +184,6 @@ class RunOptions(Settings):
     resume: Switch = False
     overwrite: Switch = False
 
-    @property
-    def choices(self) -> dict[str, bool]:
-        """The options of a run, without its folder."""
-        return {"resume": self.resume, "overwrite": self.overwrite}
-
 
 @dataclass(frozen=True, kw_only=True)
 class PrintOptions(Settings):
@@ -224,16 +203,11 @@ class RayOptions(Settings):
     """Who computes the parts of a run.
 
     Attributes:
-        ray: Compute the parts on a Ray cluster, one for each core: alone, on this machine; with the address of a
-            running cluster, there. Default: this process computes them.
+        ray: Compute the parts on a Ray cluster, one for each core: local for this machine, or the address of a running
+            cluster. Default: this process computes them.
     """
 
-    ray: Annotated[str | None, _OPTIONAL_VALUE] = None
-
-    @property
-    def chosen(self) -> bool | str:
-        """The cluster as `run_study` takes it."""
-        return self.ray is not None and (self.ray or True)
+    ray: str | None = None
 
 
 INPUTS = {

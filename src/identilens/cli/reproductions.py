@@ -34,7 +34,7 @@ def reproduction_command(name: str) -> Callable[..., None]:
         out = Path(run.out or name)
         if out.exists() and not out.is_dir():
             raise InputError(f"{out} is no folder: choose one with --out.")
-        cluster = {"ray": given.get("cluster", RayOptions()).chosen} if shared else {}
+        cluster = {"ray": given.get("cluster", RayOptions()).ray or False} if shared else {}
         settings = given.get("settings") or kind()
         figure = figure_named(name)
         with watched(figure.unit, True) as update:
@@ -42,7 +42,8 @@ def reproduction_command(name: str) -> Callable[..., None]:
                 settings,
                 out,
                 progress=update,
-                **run.choices,
+                resume=run.resume,
+                overwrite=run.overwrite,
                 **cluster,
             )
         write_reproduction(name, figure.source, result, out)

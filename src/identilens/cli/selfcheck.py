@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from importlib.resources import files
-from math import isnan
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -10,7 +9,6 @@ from cyclopts import Parameter
 from identilens.cli.later import called
 from identilens.cli.options import ModelOptions, TextOptions
 from identilens.errors import CheckFailedError, InputError, JoinedTextsError
-from identilens.runs.settings import Positive
 from identilens.runs.terminal import say
 
 frame_of = called("polars:DataFrame")
@@ -30,18 +28,16 @@ def selfcheck(
     *,
     model: Annotated[ModelOptions | None, Parameter(name="*", group="Model")] = None,
     on: Annotated[TextOptions | None, Parameter(name="*", group="Texts")] = None,
-    max_length: Annotated[Positive | None, Parameter(group="Texts")] = None,
     types: Annotated[bool, Parameter(name="--list", negative="")] = False,
 ) -> None:
     """Check that capture is faithful on a model, and print each check with its figure.
 
     These are the checks of the first batch of every run. At most the first 8 texts are used, or as many as --limit
-    says, in one batch. The default are two short texts.
+    says, in one batch; of a model that takes one at a time, the first. The default are two short texts.
 
     Args:
         model: The model.
         on: The texts.
-        max_length: Cut longer texts to this many tokens.
         types: Print the model types of transformers of which a tiny model was captured with proof, and check nothing.
     """
     if types:
@@ -56,17 +52,8 @@ def selfcheck(
         inputs = list(_TEXTS)
     else:
         inputs = [list(range(3, 14)), list(range(5, 9))]
-    checks = proof(lens, inputs, max_length)
-    rows = [
-        {
-            "check": check.name,
-            "figure": check.figure,
-            "limit": check.limit,
-            "result": "passed" if check.passed else "failed",
-            "meaning": check.remark,
-        }
-        for check in checks
-    ]
+    checks = proof(lens, inputs)
+    rows = [{**vars(check), "passed": check.passed} for check in checks]
     print_table(f"selfcheck of {model.model}", frame_of(rows))
     if not all(check.passed for check in checks):
         raise CheckFailedError("capture is not faithful on this model: do not trust its numbers.")
@@ -77,14 +64,10 @@ def served_types() -> list[str]:
     return files("identilens").joinpath("models", "served.txt").read_text(encoding="utf-8").split()
 
 
-def proof(lens: Any, texts: Any, max_length: int | None = None) -> Sequence[Any]:
-    """Return the checks of capture on some texts; of texts that run one by one, the worst of each check."""
-    items = lens.read(texts, max_length)
+def proof(lens: Any, texts: Any) -> Sequence[Any]:
+    """Return the checks of capture on some texts; on the first where the model takes one at a time."""
+    items = lens.read(texts)
     try:
         return lens.prove(items)
     except JoinedTextsError:
-        checks = [check for item in items for check in lens.prove([item])]
-    # Nothing is worse than a figure that is not a number.
-    rising = sorted(checks, key=lambda check: (isnan(check.figure), check.figure))
-    worst = {check.name: check for check in rising}
-    return [worst[name] for name in dict.fromkeys(check.name for check in checks)]
+        return lens.prove(items[:1])

@@ -8,7 +8,7 @@ from cyclopts.types import ExistingPath
 
 from identilens.cli.later import called
 from identilens.errors import CheckFailedError
-from identilens.runs.settings import LIST, Switch
+from identilens.runs.settings import Switch
 from identilens.runs.terminal import say
 
 load_result = called("identilens.studies.reports:load_result")
@@ -29,17 +29,15 @@ def export(
     *,
     to: Form = "html",
     out: _Out = None,
-    formats: Annotated[str, LIST] = "png,svg,pdf",
 ) -> None:
     """Write a finished run in another form.
 
     Args:
         folder: Folder of the run: what was given to its --out.
-        to: The report as one HTML file (html), its charts for print with the citation (figures), every table and named
+        to: The report as one HTML file (html), its charts as png, svg and pdf (figures), every table and named
             number (json), a file for each table (csv), or a sentence and a BibTeX entry that identify it (citation).
         out: File or folder to write; report.html, figures/, result.json or tables/ in the run's folder by default. A
             citation is printed.
-        formats: Of figures, any of png, svg and pdf, separated by commas.
     """
     if to == "html":
         say(f"report: {write_report(folder, out)}")
@@ -48,8 +46,7 @@ def export(
     if to in ("figures", "citation"):
         print(result.cite())
     if to == "figures":
-        chosen = tuple(name.strip() for name in formats.split(","))
-        written = result.save_figures(out or folder / "figures", chosen)
+        written = result.save_figures(out or folder / "figures")
     elif to == "csv":
         written = result.to_csv(out or folder / "tables")
     elif to == "json":
@@ -60,22 +57,17 @@ def export(
 
 
 def compare_runs(
-    run_a: ExistingPath,
-    run_b: ExistingPath,
-    /,
-    *more: ExistingPath,
+    *runs: ExistingPath,
     json: Switch = False,
 ) -> None:
     """Compare finished runs of one study: of other texts, or of any number of models or checkpoints.
 
     Args:
-        run_a: Folder of the first run.
-        run_b: Folder of the second run.
-        more: Folders of further runs.
+        runs: Folders of two or more runs.
         json: Print all rows as JSON: of each run and measure the mean, the difference from the first run, its standard
             error over texts (error), and how many layers and heads both runs have (places).
     """
-    table = compare(*map(load_result, (run_a, run_b, *more)))
+    table = compare(*map(load_result, runs))
     if json:
         print(table.write_json())
     else:
@@ -99,7 +91,7 @@ def verify_folder(folder: ExistingPath, /, *, trust_remote_code: Switch = False)
         )
         return
     print_table(
-        f"Columns of {folder} that differ: largest difference, and size of the largest number before",
+        f"Columns of {folder} that differ: in how many rows, and the largest difference",
         found,
     )
     raise CheckFailedError(

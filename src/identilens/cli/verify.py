@@ -35,8 +35,7 @@ def verify(
     A warning says if the model or the texts are not those of the first run, by their digests, or if these are missing.
 
     Each row is a column that differs by more than rounding, a billionth of its largest number: in how many of its
-    table's rows, and of numbers the largest difference and the largest number before (``size``). Matrices are not
-    compared.
+    table's rows, and of numbers the largest difference. Matrices are not compared.
 
     Args:
         folder: Folder of the run.
@@ -83,7 +82,7 @@ def verify(
             if kind.is_numeric():
                 apart, size = (new - old).abs(), old.filter(old.is_finite()).abs().max() or 0.0
                 differ &= ~(apart <= ROUNDING * size).fill_null(False)
-                row |= {"largest": apart.max(), "size": size}
+                row["largest"] = apart.max()
             rows.append({**row, "differ": int(differ.sum())})
     return pl.DataFrame(rows, schema=DIFFERENCES).filter(pl.col("differ") > 0)
 
@@ -93,7 +92,6 @@ DIFFERENCES = {
     "column": pl.String,
     "differ": pl.Int64,
     "largest": pl.Float64,
-    "size": pl.Float64,
 }
 """Columns of what `verify` finds."""
 

@@ -30,7 +30,6 @@ from identilens.explorer.work import (
     answered,
     broken_row,
     contributions,
-    inverted,
     measured,
     moved_row,
     needed,
@@ -161,9 +160,6 @@ def _asked(at: Measured, what: str, body: Mapping[str, Any]) -> Any:
             return lambda *_: needed(at, wanted)
         case "answered":
             return lambda check, tell: answered(at, check, tell)
-        case "inverted":
-            layer, noise = int(body["layer"]), str(body["noise"])
-            return lambda check, tell: inverted(at, layer, noise, check, tell)
     head = at.head(int(body["layer"]), int(body["head"]), str(body["kind"]))
     match what:
         case "alternative":
@@ -199,14 +195,6 @@ def _style() -> str:
     return "\n".join([document("colors.css"), *own, _static("explorer.css")])
 
 
-def _script() -> str:
-    return '"use strict";\n(() => {\n' + _static("pane.js") + _static("explorer.js") + "})();\n"
-
-
-def _viewer() -> str:
-    return f"window.identilensLooks = {json.dumps(looks())};\n{viewer_script()}"
-
-
 def _static(name: str) -> str:
     return (_STATIC / name).read_text(encoding="utf-8")
 
@@ -214,6 +202,14 @@ def _static(name: str) -> str:
 _FILES: dict[str, tuple[str, Callable[[], str]]] = {
     "": ("text/html", lambda: _static("explorer.html")),
     "explorer.css": ("text/css", _style),
-    "explorer.js": ("text/javascript", _script),
-    "viewer.js": ("text/javascript", _viewer),
+    "explorer.js": (
+        "text/javascript",
+        lambda: (
+            '"use strict";\n(() => {\n' + _static("pane.js") + _static("explorer.js") + "})();\n"
+        ),
+    ),
+    "viewer.js": (
+        "text/javascript",
+        lambda: f"window.identilensLooks = {json.dumps(looks())};\n{viewer_script()}",
+    ),
 }

@@ -34,7 +34,6 @@ from identilens.studies.certify.rows import certified_rows
 from identilens.studies.faithfulness.decisions import decide, token_needs
 from identilens.studies.faithfulness.result import decision_line
 from identilens.studies.head_views import size_in_words
-from identilens.studies.inversion.study import inversion
 from identilens.studies.mixing.study import mixing
 from identilens.studies.settings import Outcome, tolerances
 
@@ -340,25 +339,6 @@ def contributions(at: Measured, exact: bool, check: Check, tell: Tell) -> dict[s
     return viewer_data([one for section in result.sections() for one in section.maps])
 
 
-def inverted(at: Measured, layer: int, noise: str, check: Check, tell: Tell) -> dict[str, Any]:
-    """Return the text marked by what can be read from a layer's stored hidden states, as part of a page.
-
-    Raises:
-        InputError: For a text that is not one sequence of tokens.
-        SettingError: For a noise that cannot be read, or a layer that is not there.
-    """
-    result = inversion(
-        at.lens,
-        [at.text],
-        layers=(layer,),
-        noise=(noise,),
-        bits=(),
-        max_length=most_tokens(at.lens),
-        progress=given_up(check, tell),
-    )
-    return _marked(result)
-
-
 def answered(at: Measured, check: Check, tell: Tell) -> dict[str, Any]:
     """Return prompt and answer, coloured by what the answer needs and is certain to attend to.
 
@@ -374,10 +354,6 @@ def answered(at: Measured, check: Check, tell: Tell) -> dict[str, Any]:
         max_new_tokens=ANSWER_TOKENS,
         progress=given_up(check, tell),
     )
-    return _marked(result)
-
-
-def _marked(result: Any) -> dict[str, str]:
     return {
         "html": "".join(one.html() for one in result.token_lines()),
         "words": result.summary().text,

@@ -51,8 +51,8 @@ def sun2021(settings: TuningTasks, out: Path, **run: Any) -> Reproduction:
     )
     chart = bars(
         long.filter(checkpoint="fine-tuned"),
-        "key_type",
         "value",
+        "key_type",
         "attention",
         labels={"key_type": "Token type", "value": "Share received", "attention": "Attention"},
         title="Attention by token type, fine-tuned",

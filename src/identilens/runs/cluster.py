@@ -21,9 +21,6 @@ _QUIET = {"include_dashboard": False, "log_to_driver": False, "logging_level": l
 _WAITING = 2
 """Tasks for each core of the cluster that are handed out at the same time."""
 
-_NAMED = 3
-"""Parts that failed which an error names."""
-
 Job = tuple[Callable[..., Any], Sequence[Any], Any, Record]
 """The class of a study, its inputs (or references with a method ``restored``), its settings, provenance of the run."""
 
@@ -112,10 +109,9 @@ def run_on_cluster(
         if started:
             ray.shutdown()
     if failed:
-        more = f"; and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
         raise CheckFailedError(
-            f"{len(failed)} of {len(study.sizes())} parts failed, each of them twice. "
-            f"{'; '.join(failed[:_NAMED])}{more}. All others are saved: resume=True computes those that failed."
+            f"{len(failed)} of {len(study.sizes())} parts failed, each of them twice, "
+            f"among them {failed[0]}. All others are saved: resume=True computes those that failed."
         )
 
 

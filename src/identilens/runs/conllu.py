@@ -1,6 +1,6 @@
 """Sentences of a treebank from CoNLL-U files: words with tags and heads, placed in the text by character offsets."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -74,24 +74,22 @@ def read_conllu(path: str | Path, limit: int | None = None) -> list[TaggedText]:
         >>> text, text.spans("upos")
         ('Gladly', [(0, 6, 'ADV')])
     """
-    sentences = list(islice(_sentences(Path(path)), coerce("limit", Limit, limit)))
-    if not sentences:
-        raise InputError(f"{path} contains no sentences. Pass a CoNLL-U file.")
-    return sentences
-
-
-def _sentences(path: Path) -> Iterator[TaggedText]:
-    lines: Any = (line for _, line in read_lines(path))
-    for number, block in enumerate(parse_sentences(lines), 1):
+    lines: Any = (line for _, line in read_lines(Path(path)))
+    blocks = islice(parse_sentences(lines), coerce("limit", Limit, limit))
+    sentences = []
+    for number, block in enumerate(blocks, 1):
         try:
             [sentence] = conllu.parse(block)
             text = sentence.metadata["text"]
-            yield TaggedText(text, _words(text, sentence))
+            sentences.append(TaggedText(text, _words(text, sentence)))
         except (ParseException, LookupError, TypeError, ValueError) as error:
             raise InputError(
                 f"{path}, sentence {number} cannot be read: {error!r}. Correct it, or leave it out; every sentence "
                 "needs its # text, and a blank line after it."
             ) from error
+    if not sentences:
+        raise InputError(f"{path} contains no sentences. Pass a CoNLL-U file.")
+    return sentences
 
 
 def _words(text: str, sentence: Iterable[conllu.Token]) -> list[Word]:

@@ -1,10 +1,8 @@
 """The folder of a run: parts are written one by one, and an interrupted run is resumed."""
 
 import json
-import os
-import platform
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
@@ -227,17 +225,11 @@ def acquire_lock(folder: Path) -> AbstractContextManager[Any]:
     Raises:
         OutputFolderError: If another process holds it, or the folder cannot be written.
     """
-    file = folder / LOCK
-    with translated_write_errors(file):
+    with translated_write_errors(folder):
         try:
-            held = FileLock(file).acquire(blocking=False)
+            held = FileLock(folder / LOCK).acquire(blocking=False)
         except Timeout:
-            words = file.read_text(encoding="utf-8", errors="replace")
-            owner = words or "a process that has just begun"
             raise OutputFolderError(
-                f"another run is writing to {folder} ({owner}). Wait until it ends, or choose another folder."
+                f"another run is writing to {folder}. Wait until it ends, or choose another folder."
             ) from None
-        # The owner's name is only information: on a full disk the run goes on without it.
-        with suppress(OSError):
-            file.write_text(f"process {os.getpid()} on {platform.node()}", encoding="utf-8")
     return held

@@ -81,8 +81,6 @@ TABLE = "table/"
 def stored_matrices(manifest: Manifest) -> tuple[StoredMatrices, dict[int, dict[str, list[str]]]]:
     """Return the saved matrices of a finished run, and the tokens of each text that has a file."""
     files = [manifest.root / name for name in manifest.under("matrices/")]
-    # By the number of their text, as in "text10"; the file of all others first.
-    files.sort(key=lambda file: int(file.stem.removeprefix("text").replace("all", "-1")))
     tokens = {int(file.stem[4:]): read_json(file) for file in files if file.suffix == ".json"}
     return StoredMatrices(file for file in files if file.suffix == ".safetensors"), tokens
 

@@ -18,9 +18,6 @@ _LIBRARIES = ("identilens", "torch", "transformers", "numpy", "scipy", "polars")
 _MOST = 3
 """Largest number of differences that are named."""
 
-_LENGTH = 70
-"""Largest number of characters that are shown of a value."""
-
 
 @dataclass(frozen=True)
 class Identity:
@@ -82,8 +79,7 @@ def changed(there: Record, here: Record) -> list[str]:
     """Return the differences of two records, a line for each name."""
 
     def short(value: Any) -> str:
-        words = json.dumps(value, ensure_ascii=False, default=str)
-        return words if len(words) <= _LENGTH else f"{words[: _LENGTH - 1]}…"
+        return f"{json.dumps(value, ensure_ascii=False, default=str):.70}"
 
     return [
         f"{name} is {short(there.get(name))} there and {short(here.get(name))} here"

@@ -122,7 +122,6 @@ def test_of_an_answer_the_change_of_its_log_probability_has_a_sign(words):
     assert (numbers["answer_layer"], numbers["answer_head"]) == (least["layer"], least["head"])
     assert numbers["log_change"] == least["log_change"] <= most["log_change"]
     assert found.summary().headline[0][0] == f"{least['log_change']:+.3g}"
-    assert "changes" in found.charts()
 
 
 def test_keys_of_rows_of_an_answer_are_hidden_too():

@@ -55,7 +55,6 @@ const named = ({ choices: { layer, head } }) => `layer ${layer}, head ${head}`;
 const KEPT = { "head bfloat16": "the head's output, up to bfloat16's rounding", "head 0": "the head's output, exactly", "head 1%": "the head's output, up to 1 %", "layer 1%": "the layer's output, up to 1 %", "answer 1%": "the model's answer, up to 1 %", "answer 10%": "the model's answer, up to 10 %" };
 const NATS = "0.001nats", AIMS = { least: "away from the largest keys", farthest: "as far away as possible", sparsest: "onto the fewest keys" }, HEADS = { head: "this head", layer: "all heads of the layer", model: "all heads" }, WITHIN = { "0.1%": "to 0.1 % of the row's effect", "1%": "to 1 % of the row's effect", "10%": "to 10 % of the row's effect", [NATS]: "to 0.001 nats" };
 
-const STORED = { bfloat16: "as bfloat16", int8: "with 8 bits", int4: "with 4 bits", int3: "with 3 bits", 0.1: "with Gaussian noise of 10 %" };
 
 // Texts of more tokens are not shown once more beside a change.
 const FEW = 80;
@@ -97,8 +96,6 @@ class Pane {
     this.within.title = "A row's effect: what the answer changes by when the head adds nothing in that row.";
     this.answer = made("input", { type: "text", ariaLabel: "Next token or class", placeholder: "the model's own answer", maxLength: 64, size: 24 });
     this.answer.addEventListener("keydown", (event) => { if (event.key === "Enter") this.asks.needed.click(); });
-    this.stored = choice("How the hidden states are stored", STORED);
-    this.stored.value = "int4";
     this.keep = group("Prove ranges while this stays", this.kept);
     this.asks = { needed: this.button("Mark them", () => this.needed()), answered: this.button("Let it answer", () => this.answered()) };
     const asked = (words, ...parts) => question(number, words, ...parts), said = () => made("span", { className: "soft" });
@@ -109,7 +106,6 @@ class Pane {
     this.tools = made("div", { className: "questions", hidden: true }, this.exchange, this.whole, this.breaking,
       asked("Which tokens does the answer need?", this.answer, this.asks.needed, said()),
       asked("What does the model's answer to this text or chat attend to?", this.asks.answered, said()),
-      asked("Which tokens can be read from this layer's hidden states?", this.stored, this.button("Read them", () => this.inverted())),
       asked("What does each token take from the others?", this.button("Estimate", () => this.contributions(false)), this.button("Exact", () => this.contributions(true))),
       asked("How do I keep this?", this.button("Map as PNG", () => this.viewerRoot.querySelector(".maps canvas").toBlob((blob) => save("map.png", blob))), this.button("Row as CSV", () => this.csv()), this.button("Row as SVG", () => this.slide()), this.button("Command and Python", () => this.lines())));
     this.mixed = made("div", {});
@@ -357,12 +353,6 @@ class Pane {
   // Prompt and answer, coloured by what the answer needs and is certain to attend to.
   async answered() {
     this.marked(await this.one("answered", { held: this.held }, "answering", ({ progress, note }) => { if (note) this.busy(note, progress); }));
-  }
-
-  // The text, each token marked by whether it can be read from the states that the layer of the map gives on.
-  async inverted() {
-    const { layer } = this.viewer.now().choices;
-    this.marked(await this.one("inverted", { held: this.held, layer: layer + 1, noise: this.stored.value }, "comparing with the states of other tokens", ({ progress, note }) => { if (note) this.busy(note, progress); }), `After layer ${layer} of the maps, which is layer ${layer + 1} of the hidden states: theirs count from 0, the embeddings.`);
   }
 
   // A line of tokens, and sentences below. The server has escaped the tokens.

@@ -50,14 +50,9 @@ def kept_maps(
 
 
 def fitting_maps(kept: pl.DataFrame, budget: int = PAGE_BUDGET) -> pl.DataFrame:
-    """Return the first maps, in whole layers, that fit into so many characters of a page."""
-    layer = ["text", "kind", "layer"]
-    size = (
-        BITS * pl.col("n_query") * pl.col("n_key") + BASIS_BITS * pl.col("n_key") * pl.col("rank")
-    ) / 6
-    layers = kept.group_by(layer, maintain_order=True).agg(size=size.sum())
-    layers = layers.filter(pl.col("size").cum_sum() <= budget)
-    return kept.join(layers, on=layer, how="semi", maintain_order="left")
+    """Return the first maps that fit into so many characters of a page."""
+    numbers = BITS * pl.col("n_query") + BASIS_BITS * pl.col("rank")
+    return kept.filter((numbers * pl.col("n_key") / 6).cum_sum() <= budget)
 
 
 def page_maps(

@@ -1,7 +1,8 @@
 """The result of an audit: its table, what the token types receive, and the matrices that were kept."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from typing import ClassVar
 
 import polars as pl
@@ -83,7 +84,7 @@ _MAPS = """\
 Every map that was kept; of long texts, means over blocks of tokens. Click a row of a whole map to see how far each of \
 its weights could move without changing the output, and how much each key contributes. Raw attention is the sum of its \
 effective and its null part, cell by cell (Brunner et al. 2020, Fig. 6); the null part has no effect on the output.
-The audit saved {kept:map}. To keep this file small, it shows {shown:,} of them, in whole layers. \
+The audit saved {kept:map}. To keep this file small, it shows the first {shown:,}. \
 Audit.load(folder).matrices has all.
 """
 _HEADS = """\
@@ -232,7 +233,6 @@ class Audit(Result):
             title="Correlation of raw and effective attention by length",
             text=_LENGTH,
             also=("text", "head"),
-            look={"size": 18},
         ),
         "token_types": View(
             lines,
@@ -300,7 +300,9 @@ class Audit(Result):
                 f"the map of text {text}, layer {layer}, head {head} was not saved. Save maps with examples= "
                 "or matrices=True."
             )
-        return MapView(page_maps(kept, self.matrices, self.tokens), place[0])
+        maps = page_maps(kept, self.matrices, self.tokens)
+        maps[place[0]] = replace(maps[place[0]], interest=inf)
+        return MapView(maps)
 
     def notebook_maps(self) -> Sequence[TokenMap]:
         """Return the maps of the first text that was kept."""

@@ -9,7 +9,7 @@ import torch
 from identilens.charts.cells import token_map
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import Charts, intervals
-from identilens.charts.labels import shortened, visible_text
+from identilens.charts.labels import visible_text
 from identilens.charts.token_lines import Mark, TokenLine
 from identilens.charts.views import View
 from identilens.errors import InputError
@@ -43,7 +43,6 @@ _MARKS = {
         VERDICTS, SIGNS, (0, 0, 1, 1, None), (True, False, True, False, False), strict=True
     )
 }
-_LABEL = 22
 _MAP = "map_text{text}_layer{layer}_head{head}_{kind}"
 _COLUMN, _MAPS = 150, 12
 """Pixels of the longer side of a map that is a column wide with its tokens, and heads whose maps are drawn."""
@@ -310,12 +309,9 @@ class Certainty(Result):
         rows = first.sort("value", descending=True, maintain_order=True).group_by(
             PLACE, maintain_order=True
         )
-        label = pl.col("token").map_elements(
-            lambda token: shortened(visible_text(token), _LABEL), return_dtype=pl.String
-        )
         return rows.head(KEYS).with_columns(
             row=pl.format("text {}, L{}H{} ({}), query {}, tolerance {}", *PLACE),
-            bar=pl.format("{} · {}", label, "key"),
+            bar=pl.format("{} · {}", "token", "key"),
             determinacy=pl.col("verdict").str.split(",").list.first(),
         )
 

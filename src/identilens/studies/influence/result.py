@@ -97,21 +97,12 @@ class Influence(Result):
         "relative_effect": "Relative effect: the effect as a share of the largest",
     }
     views: ClassVar = {
-        "changes": View(
-            heat,
-            ("head", "layer", "log_change"),
-            title="Change of a given answer without a head",
-            text="Blue where the answer becomes less likely without the head.",
-            table="heads",
-            look={"diverging": True, "numbers": ".2g"},
-        ),
         "effects": View(
             heat,
             ("head", "layer", "effect"),
             title="Effect of removing a head",
             text=_HEADS,
             table="heads",
-            look={"numbers": ".2g"},
             listed=True,
         ),
         "keys": View(

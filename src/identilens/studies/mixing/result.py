@@ -9,8 +9,7 @@ import polars as pl
 from jaxtyping import Float
 
 from identilens.charts.cells import heat
-from identilens.charts.kit import BOX, Charts, bars, boxes, choose, lines
-from identilens.charts.labels import visible_text
+from identilens.charts.kit import BOX, Charts, boxes, choose, lines
 from identilens.charts.views import View
 from identilens.errors import InputError
 from identilens.measures import mixing as measures
@@ -35,7 +34,6 @@ _INPUTS = 40
 _SPECIAL = [*CLASS_TOKENS, *SEPARATORS]
 KIND = pl.Enum(["encoder", "decoder", "cross"])
 _ESTIMATES = ("standard_error", "margin", "norm", "raw_rollout", "effective_rollout")
-_PERCENT = ".1~%"
 _FINDING = """\
 Of each {kind} hidden state, the token at its own position makes up {own_first:.1%} at layer {first} and \
 {own_last:.1%} at layer {last} (medians over {tokens:token}); another token makes up more in {not_largest:.1%} of the \
@@ -58,10 +56,9 @@ Boxes hold the middle half of all tokens, the line in them is the median. Whiske
 1.5 times the box's height. Layer l is what the l-th layer gives, from 1.
 The typical standard error of a contribution is {typical_error:.1%} of it.
 Of each text only these hidden states are looked at: {queries}.
-"""
-_LARGEST = """\
-Where another input token contributes more than the token itself, reading the hidden state as “this token in context” \
-is least safe. Tokens whose own and another's contribution are nearly equal may fall on either side in a sketch.
+Not largest (Fig. 3b): where another input token contributes more than the token itself, reading the hidden state as \
+“this token in context” is least safe. Tokens whose own and another's contribution are nearly equal may fall on either \
+side in a sketch.
 """
 _NEIGHBOURS = """\
 The mean contribution of left and right neighbours, scaled so that a line sums to 1 over layers (Fig. 4a). A line that \
@@ -135,7 +132,7 @@ class Mixing(Result):
     words: ClassVar = {
         "kind": "Hidden states",
         "median": "Own contribution",
-        "not_largest": "Share of tokens",
+        "not_largest": "Not largest: share of tokens that are not their own largest contributor",
         "share": "Share of the context",
         "group": "Neighbour",
         "offset": "Relative position of the input token",
@@ -151,17 +148,7 @@ class Mixing(Result):
             text=_OWN,
             table="own_boxes",
             also=BOX,
-            look={"x_format": _PERCENT},
             listed=True,
-        ),
-        "not_largest": View(
-            bars,
-            ("layer", "not_largest"),
-            title="Tokens that are not their own largest contributor",
-            text=_LARGEST,
-            table="own_boxes",
-            also=("tokens",),
-            look={"y_format": _PERCENT},
         ),
         "neighbours": View(
             lines,
@@ -170,7 +157,6 @@ class Mixing(Result):
             text=_NEIGHBOURS,
             table="neighbours",
             also=("mean",),
-            look={"x_format": "d", "y_format": _PERCENT},
         ),
         "relative_positions": View(
             lines,
@@ -179,7 +165,6 @@ class Mixing(Result):
             text=_POSITIONS,
             table="near",
             also=("pairs",),
-            look={"y_format": _PERCENT},
         ),
         "class_token": View(
             lines,
@@ -189,7 +174,7 @@ class Mixing(Result):
             table="class_context",
             also=("texts",),
             choices=("centre",),
-            look={"points": False, "y_format": _PERCENT},
+            look={"points": False},
         ),
         "token": View(title="One token through the layers", text=_TOKEN, method="tracked_token"),
         "part_of_speech": View(
@@ -200,7 +185,6 @@ class Mixing(Result):
             table="speech",
             also=(*BOX, "tokens"),
             choices=("layer",),
-            look={"x_format": _PERCENT},
         ),
     }
 
@@ -344,12 +328,11 @@ class Mixing(Result):
         text, positions = self._drawn_tokens()
         names, frames = self.names(text, self.kinds[0]), []
         for position in positions:
-            state = f"{position}: {visible_text(names[position])}"
+            state = f"{position}: {names[position]}"
             rows = measures.track_token(self.table, self.token_names, position, text)
             own = pl.col("position") == position
             frames.append(rows.with_columns(own.alias("own"), state=pl.lit(state)))
-        shown = pl.col("token").map_elements(visible_text, return_dtype=pl.String)
-        rows = pl.concat(frames).with_columns(input=pl.format("{}: {}", "position", shown))
+        rows = pl.concat(frames).with_columns(input=pl.format("{}: {}", "position", "token"))
         most = rows.sort("contribution", descending=True, maintain_order=True).unique(
             "position", keep="first", maintain_order=True
         )
@@ -362,7 +345,6 @@ class Mixing(Result):
             "input",
             "contribution",
             domain=(0.0, largest or 1.0),
-            numbers=".0%",
             also=("standard_error",),
             title=f"One token through the layers (text {text})",
         )

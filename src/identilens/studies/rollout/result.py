@@ -142,6 +142,7 @@ class Rollouts(Result):
         "lo": "Lo: proven least value in any alternative",
         "hi": "Hi: proven greatest value in any alternative",
         "row": "Row",
+        "name": "Token",
         "state": "Value",
     }
     views: ClassVar = {
@@ -219,14 +220,12 @@ class Rollouts(Result):
         lines, percent = [], (100 * pl.col("value")).round(1)
         note = pl.format("{}, between {} and {}", pl.col("value").round(4), *ends(4))
         for row in self.table.with_columns(_NAME).partition_by(_PLACE, maintain_order=True)[:most]:
-            marked = row.with_columns(mark=_STATE)
-            sums = dict(marked.group_by("mark").agg(pl.col("value").sum()).iter_rows())
             lines.append(
                 marked_line(
                     row["row"][0],
-                    marked.with_columns(pl.format("{}", percent).alias("value"), note=note),
+                    row.with_columns(mark=_STATE, value=pl.format("{}", percent), note=note),
                     _MARKS,
-                    {name: f"{100 * sums.get(name, 0.0):.0f} % of rollout" for name in _MARKS},
+                    dict.fromkeys(_MARKS, ""),
                 )
             )
         return lines
@@ -254,7 +253,6 @@ class Rollouts(Result):
                     "head": head[1],
                     "target": f"{target} {token}",
                 }
-                apart = {f"{end} − raw": (end, "raw") for end in ("least", "most")}
                 interest = float((layers["most"] - layers["least"]).abs().sum())
-                maps.append(TokenMap(choices, layers, names, names, "", apart, interest))
+                maps.append(TokenMap(choices, layers, names, names, interest=interest))
         return maps

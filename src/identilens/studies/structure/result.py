@@ -173,7 +173,7 @@ class Structure(Result):
         return self.table.select(*HEAD, *_DIMENSIONS, *columns, "effective_score")
 
     def token_maps(self) -> list[TokenMap]:
-        """Return mean weights and W of every head for the viewer, over representatives and over all texts."""
+        """Return mean weights and W of every head for the viewer, over representatives."""
         special = self.provenance["settings"].get("special_positions", [])
         shown = []
         for row in self.table.iter_rows(named=True):
@@ -185,21 +185,16 @@ class Structure(Result):
                 "Best pattern: raw {pattern} ({score:.2f}), effective {effective_pattern} "
                 "({effective_score:.2f}). dim R = {dim_r} of {length}."
             ).format(**row)
-            over = {
-                "": f"{row['representatives']} representatives",
-                "all_": f"all {row['texts']} texts",
-            }
             for name, words in _SHOWN.items():
-                for prefix, texts in over.items():
-                    key = f"{row['kind']}.layer{row['layer']}.{prefix}{name}"
-                    mean, level = self.matrices[key][row["head"]], row["threshold"]
-                    layers = {
-                        f"W at l = {level:.4g}": structure_weights(mean, level),
-                        "mean weights": mean,
-                    }
-                    choices = {one: row[one] for one in ("kind", "layer", "head")}
-                    choices |= {"weights": words, "mean over": texts}
-                    shown.append(TokenMap(choices, layers, names, names, note))
+                key = f"{row['kind']}.layer{row['layer']}.{name}"
+                mean, level = self.matrices[key][row["head"]], row["threshold"]
+                layers = {
+                    f"W at l = {level:.4g}": structure_weights(mean, level),
+                    "mean weights": mean,
+                }
+                choices = {one: row[one] for one in ("kind", "layer", "head")}
+                choices["weights"] = words
+                shown.append(TokenMap(choices, layers, names, names, note))
         return shown
 
     def summary(self) -> Finding:

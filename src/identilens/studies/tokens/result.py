@@ -22,7 +22,7 @@ CELL = {
 _LINES = {"across-layers": "layer_trained", "neighbours": "offset"}
 """Column that tells the lines of a chart by layer apart, by experiment."""
 _BY_LAYER = ("same-layer", "across-layers", "layer-to-layer")
-_RATES = {"y_domain": (0, 1), "y_format": ".0~%"}
+_RATES = {"y_domain": (0, 1)}
 _MEAN = {**_RATES, "error": "rate_error"}
 _ALSO = ("rate_error", "folds")
 _FINDING = """\
@@ -138,7 +138,7 @@ class TokenIdentifiability(Result):
             table="shares",
             also=_ALSO,
             choices=("layer_trained",),
-            look={**_MEAN, "x_format": ".0%"},
+            look=_MEAN,
         ),
         "train_and_test": View(
             lines,
