@@ -13,12 +13,13 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from identilens.cli.later import called
-from identilens.errors import InputError, SettingError
+from identilens.errors import InputError, SettingError, model_not_found
 from identilens.runs.lines import read_lines
 from identilens.runs.settings import REPEATED, Names, Positive, Settings, Switch
 from identilens.runs.terminal import plain
 
 load = called("identilens.models.loading:load")
+cached_file = called("transformers.utils.hub:cached_file")
 read_segment = called("identilens.claims:read_segment")
 read_chats = called("identilens.models.chats:read_chats")
 read_place = called("identilens.models.chats:read_place")
@@ -62,6 +63,12 @@ class ModelOptions(Settings):
         """
         quiet_transformers()
         with console.status(plain(f"loading {self.model}")):
+            if not self.model.startswith("bundled"):
+                # A wrong name is an error before torch is imported.
+                try:
+                    cached_file(self.model, "config.json", revision=self.revision)
+                except (OSError, ValueError) as error:
+                    raise model_not_found(self.model, error) from error
             for module in LAB_MODELS:
                 import_module(module)
             return load(**vars(self))
