@@ -67,15 +67,13 @@ def test_a_wrapper_of_an_adapter_is_refused():
 def test_an_audit_after_training_is_that_of_a_fresh_lens(change):
     model = build("bert")
     lens = Lens(model)
-    idl.audit(lens, [ids(20)], value_bias="out")
+    idl.audit(lens, [ids(20)])
     if change == "double":
         model.double()
     else:
         model(torch.tensor([ids(9)])).last_hidden_state.square().sum().backward()
         torch.optim.SGD(model.parameters(), 1.0).step()
-    again, fresh = (
-        idl.audit(one, [ids(20)], value_bias="out").table for one in (lens, Lens(model))
-    )
+    again, fresh = (idl.audit(one, [ids(20)]).table for one in (lens, Lens(model)))
     assert again.equals(fresh)
 
 

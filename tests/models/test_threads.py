@@ -16,7 +16,7 @@ from identilens.models import Lens
 
 TEXTS = [ids(12), ids(9, 1)]
 STUDIES = {
-    "audit": lambda lens: idl.audit(lens, TEXTS, value_bias="out", certain_rows=1).table,
+    "audit": lambda lens: idl.audit(lens, TEXTS, certain_rows=1).table,
     "alternatives": lambda lens: (
         idl.alternatives(lens, TEXTS[:1], layers=[1], heads=[0], realisable=True).table
     ),

@@ -29,7 +29,6 @@ class LayerBatch(Layer):
         calls: The texts' attention call in each layer.
         factor: That of the output projections, layer by layer.
         types: Token types of each text's queries, and of its keys.
-        value_bias: Subtracted from the values, one row a value head of each layer, where it is given.
         keeps_maps: Whether raw and effective attention are kept; for one text.
         keeps_means: Whether means over blocks of the weights are; for one text.
     """
@@ -42,7 +41,6 @@ class LayerBatch(Layer):
         factor: OutputFactor,
         types: tuple[Sequence[Float[Tensor, "query type"]], Sequence[Float[Tensor, "key type"]]],
         *,
-        value_bias: Float[Tensor, "layer group d_v"] | None,
         keeps_maps: bool,
         keeps_means: bool = False,
     ) -> None:
@@ -59,11 +57,6 @@ class LayerBatch(Layer):
         # The last type contains every token without a type of its own.
         self.structural = self.key_types[..., :-1].any(-1)
         values = wide(torch.cat([one.value for one in calls]))
-        self._bias = None
-        if value_bias is not None:
-            bias = wide(value_bias).repeat_interleave(len(texts), 0)[:, :, None]
-            values = values - bias
-            self._bias = bias.repeat_interleave(self.heads // groups, 1)
         self._lower = factor.lower.reshape(-1, self.heads, *factor.lower.shape[-2:])
         self._lower = self._lower.repeat_interleave(len(texts), 0)
         self.projected = ProjectedValues(
@@ -98,19 +91,12 @@ class LayerBatch(Layer):
                 self._follows &= follow_logits(*given)
                 weights = torch.where(self._follows[..., None, None], exact, wide(weights))
             outputs = wide(outputs.transpose(1, 2))
-            if self._bias is not None:
-                outputs = outputs - wide(weights).sum(-1, keepdim=True) * self._bias
             yield Block(rows, weights.flatten(0, 1), (outputs @ self._lower).flatten(0, 1))
 
     def rows(self, layer: int, queries: Sequence[int]) -> tuple[CapturedLayer, ProjectedValues]:
-        """Return some rows of a layer on the one text, and the values that their weights mix: with their bias.
-
-        A sink, whose value is zero, makes the difference.
-        """
+        """Return some rows of a layer on the one text, and the values that their weights mix."""
         call = self.calls[layer].rows(queries)
         mixed = self.projector.compact.unflatten(0, (-1, self.heads))[layer]
-        if self._bias is not None:
-            mixed = mixed + self._bias[layer] @ self._lower[layer]
         captured = CapturedLayer.of(call, self.sites[layer], *call.attend())
         return captured, ProjectedValues(mixed, self.projected.d_model)
 

@@ -46,7 +46,7 @@ class Site:
         kind: ``encoder`` sees keys on both sides, ``decoder`` only earlier keys, ``cross`` another sequence.
         name: Path of the attention module in the model.
         projection: The linear map that is applied to the head outputs.
-        value_bias: The values for a zero input: the bias of the value map.
+        zeros: A value of zero, on the device and in the precision of the values.
         added: Whether head outputs are added before they are projected. Otherwise they are concatenated.
         place: The list of layers that contains the attention, and its number there; None outside of lists.
         positions_first: Whether the input of the projection has the axis of positions before the axis of texts.
@@ -62,7 +62,7 @@ class Site:
     name: str
     heads: int
     projection: nn.Module
-    value_bias: Float[Tensor, "group d_v"]
+    zeros: Float[Tensor, " d_v"]
     added: bool = False
     place: Place | None = None
     positions_first: bool = False
@@ -75,7 +75,7 @@ class Site:
     @property
     def output_projection(self) -> Float[Tensor, "head d_v d_model"]:
         """Each head's block of the output projection, without its bias (Brunner: H, Bhardwaj: D)."""
-        weight = linear_weight(self.projection, self._width, self.value_bias)
+        weight = linear_weight(self.projection, self._width, self.zeros)
         return (
             weight.expand(self.heads, -1, -1)
             if self.added
@@ -95,18 +95,18 @@ class Site:
         """
         if not self.gated:
             return self.output_projection
-        width = self.value_bias.shape[-1]
-        identity = torch.eye(width, max(width, len(self.output_bias))).to(self.value_bias)
+        width = len(self.zeros)
+        identity = torch.eye(width, max(width, len(self.output_bias))).to(self.zeros)
         return identity.expand(self.heads, -1, -1)
 
     @property
     def output_bias(self) -> Float[Tensor, " d_model"]:
         """The output projection of zero."""
-        return constant(self.projection, self._width, self.value_bias)
+        return constant(self.projection, self._width, self.zeros)
 
     @property
     def _width(self) -> int:
-        return self.value_bias.shape[-1] * (1 if self.added else self.heads)
+        return len(self.zeros) * (1 if self.added else self.heads)
 
 
 Sites = tuple[Site, ...]
@@ -162,7 +162,7 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
         raise UnsupportedModelError(
             f"{type(meeting.module).__name__} changes the attention output before it is projected: {why}"
         )
-    _, heads, queries, _ = meeting.call.query.shape
+    (_, heads, queries, _), value = meeting.call.query.shape, meeting.call.value
     first = found.inputs.ndim == 3 and found.inputs.shape[:2] == (queries, 1) != (1, 1)
     return Site(
         layer,
@@ -170,7 +170,7 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
         name,
         heads,
         found.module,
-        _value_bias(model, meeting),
+        value.new_zeros(value.shape[-1]),
         found.added,
         meeting.place,
         first,
@@ -300,27 +300,6 @@ def _kinds(sites: Sites, kind: Kind | None) -> list[Kind]:
     if kind is not None and kind not in kinds:
         raise InputError(f"the model has {', '.join(kinds)} attention; got kind {kind!r}.")
     return kinds if kind is None else [kind]
-
-
-def _value_bias(model: PreTrainedModel, meeting: Meeting) -> Float[Tensor, "group d_v"]:
-    """Return the values that an attention mixes when its hidden states are zero."""
-    routes = {} if meeting.route is None else {meeting.order: meeting.route}
-    found: list[Tensor] = []
-    states = _states(meeting.inputs)
-    width = 0 if states is None else states.shape[-1]
-
-    def zero(value: Any) -> Any:
-        hidden = isinstance(value, Tensor) and value.ndim >= 3 and value.is_floating_point()
-        return torch.zeros_like(value) if hidden and value.shape[-1] == width else value
-
-    def record(call: AttentionCall) -> Tensor:
-        found.append(call.value[0, :, 0].clone())
-        return call.attend()[0]
-
-    with capturing(model, record, routes), torch.no_grad():
-        args, kwargs = tree_map(zero, without_cache(meeting.inputs))
-        meeting.module(*args, **kwargs)
-    return found[0]
 
 
 _PUSH = 4.0

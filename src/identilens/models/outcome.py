@@ -227,7 +227,7 @@ class Answer:
             InputError: For heads of different sizes, or a derivative that does not fit into memory.
         """
         sites = self.lens.sites(self.item)
-        widths = {sites[number].value_bias.shape[-1] for number, _ in heads}
+        widths = {len(sites[number].zeros) for number, _ in heads}
         if len(widths) > 1:
             raise InputError(
                 "the heads of these layers differ in size; look at one layer at a time."

@@ -225,35 +225,6 @@ def test_matrices_split_the_weights_and_masked_rows_keep_their_ranks():
     assert result.tokens[0]["encoder"] == [str(token) for token in ids(12)]
 
 
-def test_value_bias_can_be_left_out():
-    lens = Lens(build("bert"))
-    inside = idl.audit(lens, [ids(20)], value_bias="in", matrices=True, certain_rows=0)
-    outside = idl.audit(lens, [ids(20)], value_bias="out", matrices=True, certain_rows=0)
-    text = next(lens.capture([ids(20)], weights=True))
-    for head in text.heads:
-        key = f"text0.layer{head.layer}.head{head.head}.encoder.effective"
-        bias = (
-            lens.model.encoder.layer[head.layer]
-            .attention.self.value.bias.view(4, 8)[head.head]
-            .double()
-        )
-        values = head.values.double()
-        for result, kept in ((inside, values), (outside, values - bias)):
-            reference = effective_svd(head.weights, kept @ head.output_projection.double())
-            assert_close(result.matrices[key].double(), reference, atol=1e-5, rtol=0)
-    assert outside.table["reconstruction_error"].max() < 1e-5
-    assert (inside.table["null_share"] - outside.table["null_share"]).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("family", ["gpt2", "gpt_neox", "qwen2", "bart", "whisper", "deepseek_v3"])
-def test_value_bias_is_found_in_every_kind_of_projection(family):
-    """With the bias out, values are a linear function of the hidden states: T keeps its rank of a head."""
-    table = idl.audit(
-        Lens(build(family)), example(family), value_bias="out", examples=0, certain_rows=0
-    ).table
-    assert table["reconstruction_error"].max() < 1e-4
-
-
 def test_nan_in_the_model_is_named():
     model = build("bert")
     with torch.no_grad():

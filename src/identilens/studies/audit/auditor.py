@@ -155,9 +155,6 @@ class Auditor:
         if numbers not in self._factors:
             self._factors[numbers] = OutputFactor.of(*(site.fixed_projection for site in sites))
         factor, settings, site = self._factors[numbers], self.settings, sites[0]
-        biases = (
-            torch.stack([one.value_bias for one in sites]) if settings.value_bias == "out" else None
-        )
         for places, cut in self._alike(site, calls):
             texts = [self._batch[place] for place in places]
             cut_calls = [call.only(places, *cut) for call in calls]
@@ -182,7 +179,6 @@ class Auditor:
                 cut_calls,
                 factor,
                 ([side.types for side in queries], [side.types for side in keys]),
-                value_bias=biases,
                 keeps_maps=texts[0] in self.keep,
                 keeps_means=texts[0] in self.means,
             )

@@ -30,7 +30,6 @@ class AuditSettings(Settings):
             at all. Default: auto, the removal where heads times tokens are at most 32,768, else the estimate, in texts
             of at most 2,048 tokens.
         seed: Seed of the drawn rows, and of the estimates.
-        value_bias: Include the bias in the values (in), as the weights mix it, or remove it (out).
     """
 
     layers: Numbers | None = None
@@ -43,7 +42,6 @@ class AuditSettings(Settings):
     certain_rows: NonNegative | None = None
     effects: Literal["auto", "removal", "estimate", "none"] = "auto"
     seed: NonNegative = 0
-    value_bias: Literal["in", "out"] = "in"
 
     def check(self) -> None:
         """Check that no rows are chosen when matrices are to be saved."""

@@ -238,7 +238,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
             maps, space = self.structures[key], self._space(key, len(self.items))
             columns = {
                 "length": self.settings.length,
-                "d_v": site.value_bias.shape[-1],
+                "d_v": len(site.zeros),
                 "texts": len(self.items),
                 "representatives": self.chosen,
                 "threshold": self.threshold,
