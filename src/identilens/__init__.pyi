@@ -189,7 +189,6 @@ def audit(
     certain_rows: int | None = ...,
     effects: typing.Literal['auto', 'removal', 'estimate', 'none'] = ...,
     seed: int = ...,
-    value_bias: typing.Literal['in', 'out'] = ...,
     settings: typing.Any = ...,
     out: str | pathlib.Path | None = ...,
     resume: bool = ...,
@@ -226,7 +225,6 @@ def audit(
             at all. Default: auto, the removal where heads times tokens are at most 32,768, else the estimate, in texts
             of at most 2,048 tokens.
         seed: Seed of the drawn rows, and of the estimates.
-        value_bias: Include the bias in the values (in), as the weights mix it, or remove it (out).
         settings: All settings at once, as a `identilens.studies.audit.settings.AuditSettings`; those that are passed by name come first.
         out: Folder for the results. Default: nothing is written.
         resume: Continue an interrupted run in ``out``, or return the finished one.
@@ -701,7 +699,7 @@ def structure(
     ray: bool | str = ...,
     progress: collections.abc.Callable[[int, int, str], None] | bool | None = ...,
 ) -> identilens.studies.structure.result.Structure:
-    r"""Compute for every head what the attention of texts of one length shares: W, the subspace R, patterns, norms.
+    r"""Compute for every head what the attention of texts of one length shares: W, the subspace R, norms.
 
     Two passes over the texts; only sums are stored (structure2025, II.B and III). The first pass sums the Gram matrix
     of R (Eq. 6) and the raw and effective weights, and collects the embeddings from which representatives are chosen

@@ -9,12 +9,10 @@ from identilens.errors import InputError
 from identilens.measures.structure import (
     cut,
     matrix_norms,
-    pattern_scores,
     positive_structure,
     structure_norm,
     structure_weights,
 )
-from identilens.measures.structure.patterns import pattern_of
 from identilens.measures.structure.weights import normalise_rows
 
 
@@ -37,74 +35,6 @@ def test_the_mean_at_l_is_the_sum_at_n_l(threshold, count):
     assert_close(W, normalise_rows(cut(summed, threshold * count)), atol=1e-9, rtol=0)
     sums = W.sum(-1)
     assert bool(((sums - 1).abs() < 1e-9).logical_or(sums == 0).all())
-
-
-N = 12
-EYE = torch.eye(N).double()
-
-
-def blocks(place):
-    W = torch.zeros(N, N).double()
-    W[:place, :place] = 1
-    W[place:, place:] = 1
-    return normalise_rows(W)
-
-
-def column(place):
-    W = torch.zeros(N, N).double()
-    W[:, place] = 1
-    return W
-
-
-CASES = {
-    "diagonal": (EYE, None), "offset": (torch.diag(torch.ones(N - 2).double(), -2) + 1e-6, -2),
-    "antidiagonal": (EYE.flip(-1), None), "block": (blocks(5), 5), "vertical": (column(7), 7),
-    "uniform": (torch.full((N, N), 1 / N, dtype=torch.float64), None),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("pattern", CASES)
-def test_each_pattern_is_found(pattern):
-    W, place = CASES[pattern]
-    found = pattern_of(pattern_scores(W))
-    assert (found.pattern, found.place) == (pattern, place)
-    assert found.score > 0.98
-
-
-@pytest.mark.parametrize("pattern", CASES)
-def test_uniform_rows_score_nothing_on_the_others(pattern):
-    scores = {one.pattern: one.score for one in pattern_scores(CASES["uniform"][0])}
-    if pattern != "uniform":
-        assert scores[pattern] == pytest.approx(0, abs=1e-9)
-
-
-def test_half_a_diagonal_scores_half():
-    scores = {one.pattern: one.score for one in pattern_scores(0.5 * EYE + 0.5 / N)}
-    assert scores["diagonal"] == pytest.approx(0.5)
-    assert scores["uniform"] == pytest.approx(0.5)
-
-
-def test_columns_of_special_tokens_come_first():
-    W = 0.6 * column(7) + 0.4 * column(0)
-    assert {one.pattern: one.place for one in pattern_scores(W)}["vertical"] == 7
-    special = next(one for one in pattern_scores(W, special=[0, 11]) if one.pattern == "vertical")
-    assert special.place == 0
-    assert special.score == pytest.approx((0.4 - 1 / N) / (1 - 1 / N))
-
-
-def test_neighbourhoods_are_local_and_no_blocks():
-    distance = (torch.arange(N)[:, None] - torch.arange(N)).abs()
-    found = pattern_of(pattern_scores((distance <= 3).double()))
-    assert found.pattern == "local"
-    scores = {one.pattern: one.score for one in pattern_scores((distance <= 1).double())}
-    assert scores["block"] < 0.25 < scores["local"]
-    assert pattern_of(pattern_scores(EYE + 0.05 * (distance <= 3))).pattern == "diagonal"
-
-
-def test_no_pattern_is_mixed():
-    places = (5 * torch.arange(N) + 6) % N
-    assert pattern_of(pattern_scores(EYE[places])) is None
-    assert pattern_of(pattern_scores(torch.zeros(N, N))) is None
 
 
 ANTIDIAGONAL = torch.eye(4).double().flip(-1)

@@ -6,7 +6,6 @@ from identilens.measures.structure.efficient import equivalent as equivalent
 from identilens.measures.structure.norm import matrix_norms as matrix_norms
 from identilens.measures.structure.norm import positive_structure as positive_structure
 from identilens.measures.structure.norm import structure_norm as structure_norm
-from identilens.measures.structure.patterns import pattern_scores as pattern_scores
 from identilens.measures.structure.perturbation import (
     perturbation_directions as perturbation_directions,
 )

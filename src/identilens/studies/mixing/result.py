@@ -12,7 +12,7 @@ from identilens.charts.cells import heat
 from identilens.charts.kit import BOX, Charts, boxes, choose, lines
 from identilens.charts.views import View
 from identilens.errors import InputError
-from identilens.measures import mixing as measures
+from identilens.measures.mixing import neighbours, own, rollout, tracking
 from identilens.measures.mixing.own import own_contributions
 from identilens.measures.mixing.tracking import find_token
 from identilens.runs.result import Finding, Result
@@ -200,28 +200,28 @@ class Mixing(Result):
     @cached_property
     def own_boxes(self) -> pl.DataFrame:
         """Boxes of own contributions with the share not their own largest (Fig. 3a, 3b)."""
-        return measures.box_statistics(self.own())
+        return own.box_statistics(self.own())
 
     @cached_property
     def neighbours(self) -> pl.DataFrame:
         """In which layer each group of neighbours contributes most (Fig. 4a)."""
-        return measures.neighbour_groups(self.table)
+        return neighbours.neighbour_groups(self.table)
 
     @cached_property
     def positions(self) -> pl.DataFrame:
         """Context by relative position at the first, middle and last layer (Fig. 4b)."""
-        return measures.by_relative_position(self.table)
+        return neighbours.by_relative_position(self.table)
 
     @cached_property
     def correlation(self) -> pl.DataFrame:
         """Rollouts against contributions by layer; without rows where there are no rollouts."""
-        return measures.rollout_correlation(self.table.filter(pl.col("kind") != "cross"))
+        return rollout.rollout_correlation(self.table.filter(pl.col("kind") != "cross"))
 
     @cached_property
     def speech(self) -> pl.DataFrame:
         """Boxes by part of speech (Fig. 26–37): tags are those of the source; without rows where there are none."""
         source = self.own().filter(kind=self.kinds[0])
-        return measures.boxes_by_tag(source, self.tags) if len(self.tags) else pl.DataFrame()
+        return own.boxes_by_tag(source, self.tags) if len(self.tags) else pl.DataFrame()
 
     @cached_property
     def class_context(self) -> pl.DataFrame:
@@ -234,7 +234,7 @@ class Mixing(Result):
         frames = [pl.DataFrame()]
         for token in [name for name in CLASS_TOKENS if name in opening][:1]:
             for centre in [token, *[name for name in SEPARATORS if name in occurring][:1]]:
-                frame = measures.context_of_token(self.table, self.token_names, token, centre)
+                frame = tracking.context_of_token(self.table, self.token_names, token, centre)
                 frames.append(frame.filter(kind="encoder").with_columns(centre=pl.lit(centre)))
         return pl.concat(frames, how="diagonal")
 
@@ -329,7 +329,7 @@ class Mixing(Result):
         names, frames = self.names(text, self.kinds[0]), []
         for position in positions:
             state = f"{position}: {names[position]}"
-            rows = measures.track_token(self.table, self.token_names, position, text)
+            rows = tracking.track_token(self.table, self.token_names, position, text)
             own = pl.col("position") == position
             frames.append(rows.with_columns(own.alias("own"), state=pl.lit(state)))
         rows = pl.concat(frames).with_columns(input=pl.format("{}: {}", "position", "token"))

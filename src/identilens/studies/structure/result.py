@@ -21,24 +21,18 @@ from identilens.studies.perturbation_views import (
 _SHOWN = {"raw": "raw attention", "effective": "effective attention (sizes)"}
 HEAD: Columns = {"kind": pl.String, **integers("layer", "head")}
 _DIMENSIONS = integers("dim_r", "dim_half", "dim_95")
-PATTERN: Columns = {
-    "empty_rows": pl.Int64,
-    "pattern": pl.String,
-    "score": pl.Float64,
-    "place": pl.Int64,
-}
 _FINDING = """\
 {texts:text} of {length:token}: R, the directions of weights that the head's output shows in some text, is the whole \
 space in {full_heads} of {heads:head}; on average {dim_95:.1f} directions hold 95 % of its spectrum.
-W, the maps averaged over {representatives:representative} without weights below l = {threshold:.4g}, has a simple \
-pattern in {patterned_heads} of {heads:head}; {changed_heads} have another one in effective attention.
+W, the maps averaged over {representatives:representative} without weights below l = {threshold:.4g}, changes by \
+{raw_to_effective:.0%} of its length where attention is effective, a mean over heads.
 Weights with the same output in one text have different ones in another in {disagree:.1%} of the cases; the other \
 text's output moves by {change_second:.1%} on average.
 """
 _TILES = """\
 {full_heads} of {heads} | heads whose R is the whole space of {length} dimensions
 {dim_95:.1f} | directions hold 95 % of R's spectrum (mean over heads)
-{patterned_heads} of {heads} | heads show a simple pattern at l = {threshold:.4g}
+{raw_to_effective:.0%} | of W changes where attention is effective, at l = {threshold:.4g} (mean over heads)
 {spearman_structure:.2f} | rank correlation of ‖·‖_S with the change of the final state
 """
 _W = """\
@@ -52,9 +46,6 @@ R is the span of the column spaces of T over all texts (Eq. 6): every direction 
 head's output in at least one text. With more texts R soon is the whole space, which says only that texts differ.
 The heads whose R is the whole space have it after {texts_to_fill:text} at the latest; that is usual where texts have \
 fewer tokens than a head's values have dimensions.
-A score says how much more weight a structure's rows have on a pattern than uniform rows have there, as a share of the \
-most that is possible: 1 is the pattern itself, 0 is chance. An offset's place is the distance of key from query, \
-negative looks back; a vertical's place is its column.
 With the most representatives W differs by {to_all:.1%} from that of all texts.
 """
 
@@ -64,7 +55,7 @@ class Structure(Result):
     """Every number of a structure analysis (structure2025, II.B and III).
 
     Attributes:
-        table: One row per head: dim R, patterns raw and effective.
+        table: One row per head: dim R, and how W of raw and of effective attention differ.
         growth: dim R against the number of texts.
         texts: Each text's ker(T')^⊥ against R, and what Naim & Asher's projection does to its weights.
         pairs: What a second text makes of weights that are equivalent under a first one.
@@ -96,8 +87,7 @@ class Structure(Result):
             **_DIMENSIONS,
             "texts_to_fill": pl.Int64,
             "mean_rank": pl.Float64,
-            **PATTERN,
-            **{f"effective_{name}": kind for name, kind in PATTERN.items()},
+            **integers("empty_rows", "effective_empty_rows"),
             "raw_to_effective": pl.Float64,
         },
         "growth": {**HEAD, "texts": pl.Int64, **_DIMENSIONS},
@@ -168,9 +158,9 @@ class Structure(Result):
         return by_perturbation(self.perturbations)
 
     def heads(self) -> pl.DataFrame:
-        """Return dim R and the best patterns of each head."""
-        columns = ("texts_to_fill", "pattern", "score", "place", "effective_pattern")
-        return self.table.select(*HEAD, *_DIMENSIONS, *columns, "effective_score")
+        """Return dim R of each head, and how W of raw and of effective attention differ."""
+        columns = ("texts_to_fill", "empty_rows", "effective_empty_rows", "raw_to_effective")
+        return self.table.select(*HEAD, *_DIMENSIONS, *columns)
 
     def token_maps(self) -> list[TokenMap]:
         """Return mean weights and W of every head for the viewer, over representatives."""
@@ -181,10 +171,7 @@ class Structure(Result):
                 f"{place} (special)" if place in special else str(place)
                 for place in range(row["length"])
             ]
-            note = (
-                "Best pattern: raw {pattern} ({score:.2f}), effective {effective_pattern} "
-                "({effective_score:.2f}). dim R = {dim_r} of {length}."
-            ).format(**row)
+            note = "dim R = {dim_r} of {length}.".format(**row)
             for name, words in _SHOWN.items():
                 key = f"{row['kind']}.layer{row['layer']}.{name}"
                 mean, level = self.matrices[key][row["head"]], row["threshold"]
@@ -198,7 +185,7 @@ class Structure(Result):
         return shown
 
     def summary(self) -> Finding:
-        """Return how much of the space R is, how many heads have a pattern, and what two texts share."""
+        """Return how much of the space R is, how W changes with the kind of attention, and what two texts share."""
         full = pl.col("dim_r") == pl.col("length")
         able = pl.col("disagree").is_not_null()
         most = pl.col("clusters") == pl.col("clusters").max()
@@ -206,12 +193,10 @@ class Structure(Result):
         parts = (
             self.table.select(
                 pl.first("texts", "length", "threshold", "representatives"),
-                pl.col("dim_95").mean(),
+                pl.col("dim_95", "raw_to_effective").mean(),
                 pl.col("texts_to_fill").filter(full).max(),
                 heads=pl.len(),
                 full_heads=full.sum(),
-                patterned_heads=(~pl.col("pattern").is_in(["mixed", "empty"])).sum(),
-                changed_heads=(pl.col("pattern") != pl.col("effective_pattern")).sum(),
             ),
             self.pairs.filter(able).select(pl.col("disagree", "change_second").mean()),
             self.stability.filter(most).select(pl.col("to_all").mean()),

@@ -1,7 +1,6 @@
 """What the attention of a corpus has in common, head by head (structure2025)."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from identilens.errors import SettingError
 from identilens.linalg import FLOAT32_EPS
 from identilens.measures.structure.circularity import TOLERANCE, circularity
 from identilens.measures.structure.efficient import efficient_attention
-from identilens.measures.structure.patterns import pattern_of, pattern_scores
 from identilens.measures.structure.representatives import (
     Representatives,
     best_clusters,
@@ -35,7 +33,7 @@ from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Tables
 from identilens.studies.heads import filled, shaped
 from identilens.studies.perturbation import perturbation_rows
-from identilens.studies.structure.result import HEAD, PATTERN, Structure
+from identilens.studies.structure.result import HEAD, Structure
 from identilens.studies.structure.settings import StructureSettings
 from identilens.studies.structure.texts import (
     LayerView,
@@ -65,7 +63,7 @@ VISIBLE_SHARE = 0.5
 
 
 class StructureStudy(Study[StructureSettings, Structure]):
-    """Compute for every head what the attention of texts of one length shares: W, the subspace R, patterns, norms.
+    """Compute for every head what the attention of texts of one length shares: W, the subspace R, norms.
 
     Two passes over the texts; only sums are stored (structure2025, II.B and III). The first pass sums the Gram matrix
     of R (Eq. 6) and the raw and effective weights, and collects the embeddings from which representatives are chosen
@@ -246,9 +244,8 @@ class StructureStudy(Study[StructureSettings, Structure]):
                 "mean_rank": space.eigenvalues.sum(-1),
                 "raw_to_effective": _relative(maps[1], maps[0]),
             }
-            for prefix, of_heads in zip(("", "effective_"), maps, strict=True):
-                named = [_named(W, self.special) for W in of_heads]
-                columns |= {f"{prefix}{name}": [one[name] for one in named] for name in PATTERN}
+            for name, of_heads in zip(("empty_rows", "effective_empty_rows"), maps, strict=True):
+                columns[name] = (of_heads.sum(-1) == 0).sum(-1)
             yield _of_heads(site, columns)
 
     def _stability(self) -> Iterator[Table]:
@@ -390,16 +387,6 @@ def _of_heads(site: Site, columns: Mapping[str, Any]) -> Table:
     """Return the columns of rows of the heads of a layer."""
     near = {name: one.cpu() if isinstance(one, Tensor) else one for name, one in columns.items()}
     return {"kind": site.kind, "layer": site.layer, "head": range(site.heads), **near}
-
-
-def _named(structure: Float[Tensor, "q k"], special: Sequence[int]) -> dict[str, Any]:
-    """Return the pattern of a structure by name, its score and place; "empty" where most rows have nothing left."""
-    scores, empty = pattern_scores(structure, special), int((structure.sum(-1) == 0).sum())
-    best, most = pattern_of(scores), max(one.score for one in scores)
-    row = {"empty_rows": empty, "pattern": "mixed", "score": most, "place": None}
-    if 2 * empty > len(structure):
-        return row | {"pattern": "empty"}
-    return row | asdict(best) if best else row
 
 
 def _relative(weights: Maps, reference: Maps) -> Float[Tensor, " head"]:
