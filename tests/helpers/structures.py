@@ -31,9 +31,7 @@ def by_hand(kinds=("encoder",), measured=True):
         odd = at % 2
         rows["table"].append(
             (*where, 3, 2, 4, 2, 0.4, 3 - odd, 1 + odd, 2 + odd, 3 + odd, 2.0 + 0.5 * odd)
-            + ((0, "offset", 0.75, -1), (2, "empty", -0.25, None))[odd]
-            + ((0, "vertical", 0.5, 0), (1, "mixed", 0.125, None))[odd]
-            + (0.5,)
+            + (2 * odd, odd, 0.5)
         )
         for texts in (1, 2, 4):
             rows["growth"].append((*where, texts, texts - odd, 1, 2 + odd))
