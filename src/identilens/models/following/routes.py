@@ -163,7 +163,7 @@ def read_route(module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor
 
 
 def _numbered(shape: Sequence[int], like: Tensor) -> Int[Tensor, "*shape"]:
-    return torch.arange(torch.Size(shape).numel(), device=like.device).view(*shape)
+    return torch.arange(torch.Size(shape).numel(), device=like.device).view(shape)
 
 
 def _heads(places: tuple[Tensor, ...], shape: Sequence[int]) -> Heads | None:
@@ -185,7 +185,7 @@ def _along(
 ) -> Heads | None:
     """Return the axis along which entries are those of their heads, from their coordinates."""
     for axis, place in enumerate(places):
-        if shape[axis] % count == 0 and bool((place % count == head).all()):
+        if shape[axis] % count == 0 and (place % count == head).all():
             return Heads(axis, count)
     return None
 
@@ -198,11 +198,14 @@ def _score_heads(mixture: Mixture, heads: Heads, turned: bool) -> Heads | None:
     product = scores.product.turned if turned else scores.product
     lead = torch.broadcast_shapes(product.left.shape[:-2], product.right.shape[:-2])
     shape = (*lead, product.left.shape[-2], product.right.shape[-1])
-    places = replay(product.given(_numbered(shape, mixture.logits)), scores.moves)
-    places = heads.split(mixture.product.as_left(replay(places, mixture.moves)))
+    try:
+        places = replay(product.given(_numbered(shape, mixture.logits)), scores.moves)
+        places = heads.split(mixture.product.as_left(replay(places, mixture.moves)))
+    except (RuntimeError, IndexError):
+        return None
     *leading, query, key = torch.unravel_index(places, shape)
     numbers = [torch.arange(size, device=key.device) for size in places.shape]
-    if not bool(((key == numbers[3]) & (query == numbers[2][:, None])).all()):
+    if not ((key == numbers[3]) & (query == numbers[2][:, None])).all():
         return None
     return _along(leading, shape, numbers[1][:, None, None], heads.count)
 
