@@ -77,12 +77,12 @@ def test_one_tolerance_for_any_number_of_keys():
 
 
 @pytest.mark.parametrize(("n", "rank"), [(30, 5), (40, 5), (80, 8), (6, 6)])
-@pytest.mark.parametrize("name", [*masks(1), "all", "named"])
+@pytest.mark.parametrize("name", [*masks(1), "all"])
 def test_every_visibility_equals_an_svd_of_each_row(name, n, rank):
     values, projection, T = made(n, rank=rank)
     everything = torch.ones(n, n, dtype=torch.bool)
-    visible = (masks(n) | {"all": everything, "named": "causal"})[name]
-    mask = {"full": everything, "named": causal(n)}.get(name, visible)
+    visible = (masks(n) | {"all": everything})[name]
+    mask = everything if visible is None else visible
     weights = normals(seeded(1), n, n).masked_fill(~mask, -torch.inf).softmax(-1)
     found = ProjectedValues.of(values, projection)
     expected = effective_svd(weights, T, mask)
@@ -104,8 +104,8 @@ def test_heads_side_by_side_equal_each_alone():
     found = ProjectedValues.of(values, projection)
     assert found.rank.tolist() == [[5, 5, 5]]
     for head, (one, block, _) in enumerate(heads):
-        alone = ProjectedValues.of(one, block).effective(weights[0, head], "causal")
-        assert_close(found.effective(weights, "causal")[0, head], alone, atol=1e-10, rtol=0)
+        alone = ProjectedValues.of(one, block).effective(weights[0, head], causal(30))
+        assert_close(found.effective(weights, causal(30))[0, head], alone, atol=1e-10, rtol=0)
 
 
 def test_rows_that_see_the_same_keys_share_a_space():

@@ -42,11 +42,7 @@ def random_layer(seed):
 def patterns(n):
     """Masks as a caller gives them, and as what each row sees."""
     everything = torch.ones(n, n, dtype=torch.bool)
-    given = masks(n) | {"causal": "causal"}
-    return {
-        name: (mask, {"full": everything, "causal": everything.tril()}.get(name, mask))
-        for name, mask in given.items()
-    }
+    return {name: (mask, everything if mask is None else mask) for name, mask in masks(n).items()}
 
 
 @pytest.mark.parametrize("start", range(0, 1000, 100))
@@ -91,7 +87,7 @@ def test_what_is_left_of_the_ones_is_that_of_the_maps(seed, name, held, monkeypa
 def test_heads_of_a_group_share_their_values():
     values, projection = torch.randn(2, 1, 90, 8).double(), torch.randn(2, 3, 8, 20).double()
     T = ProjectedValues(values, 20, OutputFactor.of(projection))
-    projector = T.projector(90, "causal")
+    projector = T.projector(90, masks(90)["causal"])
     assert isinstance(projector, CausalRows)
     assert len(projector.white) == 2
     assert len(projector.compact) == 6

@@ -64,7 +64,6 @@ INPUTS = {
         lambda: effective_attention(T, weights=A, visible=torch.ones(6, 6)),
     ],
     "functional": [lambda: functional_interval(A[0], T, torch.ones(6))],
-    "as many queries": [lambda: effective_attention(T, weights=A[:3], visible="causal")],
     "at least one key": [
         lambda: effective_attention(T[:0], weights=A[:, :0]),
         lambda: softmax_map(Q[:0], K[:0], V[:0]),

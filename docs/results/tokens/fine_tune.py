@@ -14,7 +14,9 @@ from identilens.reproduce.inputs import FineTuning, fine_tune
 
 def main() -> None:
     """Fine-tune the bundled encoder on the pairs of a file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("train", type=Path)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--epochs", type=int, default=2)

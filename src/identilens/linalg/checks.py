@@ -52,18 +52,9 @@ def check_values(values: Tensor, output_projection: Tensor | None = None) -> Non
         ) from error
 
 
-def check_mask(visible: Tensor | str | None, queries: int, keys: int) -> None:
+def check_mask(visible: Tensor | None, queries: int, keys: int) -> None:
     """Raise for a visible mask that is not boolean (query, key), or hides every key from a query."""
     if visible is None:
-        return
-    if isinstance(visible, str):
-        if visible != "causal":
-            raise InputError(f'visible must be a boolean mask, "causal" or None; got {visible!r}.')
-        if queries != keys:
-            raise InputError(
-                f'visible="causal" needs as many queries as keys; got {queries} and {keys}. '
-                "Pass a boolean mask (query, key) instead."
-            )
         return
     check_finite(visible=visible)
     if visible.dtype != torch.bool or visible.shape != (queries, keys):

@@ -44,10 +44,9 @@ Tolerance = float | Float[Tensor, " matrix"]
 def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: Tolerance) -> Factor:
     """Return basis, pseudo-inverse and rank of each matrix of a batch, in float64.
 
-    Full rank is certified by a Cholesky factorisation of the Gram matrix, shifted by the share of its largest
-    eigenvalue that every one must exceed, tolerance² or more. For other matrices a singular value decomposition is
-    computed, and singular values of at most ``tolerance * σ_max`` count as zero. The tolerance is one for all matrices,
-    or one for each. Cost O(n r²) for a certified matrix of n >= r rows.
+    Full rank is certified by a Cholesky factorisation of the Gram matrix (see `inverse_cholesky`). For other matrices a
+    singular value decomposition is computed, and singular values of at most ``tolerance * σ_max`` count as zero. The
+    tolerance is one for all matrices, or one for each. Cost O(n r²) for a certified matrix of n >= r rows.
     """
     (n, r), k = matrix.shape[-2:], min(matrix.shape[-2:])
     flat = matrix.reshape(-1, n, r)
@@ -86,8 +85,8 @@ def factorise_product(
     """
     root, whitener, certified = inverse_cholesky(values.mT @ values, tolerance)
     coordinates, inner = inverse @ whitener.mT, root.mT @ lower
-    squares = [torch.linalg.vector_norm(one, dim=(-2, -1)).square() for one in (coordinates, inner)]
-    certified = certified & (squares[0] * squares[1] * least_share(tolerance) < 1)
+    ratio = squared_norm(coordinates) * squared_norm(inner)
+    certified = certified & (ratio * least_share(tolerance) < 1)
     if not bool(certified.all()):
         return factorise(values @ lower, tolerance)
     rank = torch.full_like(certified, values.shape[-1], dtype=torch.int64)
@@ -114,12 +113,24 @@ def least_share(tolerance: Any) -> Any:
 def inverse_cholesky(
     gram: Float[Tensor, "*batch k k"], tolerance: Tolerance
 ) -> tuple[Float[Tensor, "*batch k k"], Float[Tensor, "*batch k k"], Bool[Tensor, "*batch"]]:
-    """Return L and L⁻¹ of each Gram matrix L Lᵀ, and whether its full rank is certified; only then are they used."""
-    certified = certified_full_rank(gram, tolerance)
-    lower = torch.linalg.cholesky_ex(gram).L
-    # Of the others only the diagonal counts: it must not be zero.
-    lower = torch.where(certified[..., None, None], lower, 1.0)
-    return lower, inverse_of(lower), certified
+    """Return L and L⁻¹ of each Gram matrix L Lᵀ, and whether its full rank is certified; only then are they used.
+
+    Its eigenvalues are at least the inverse of ‖L⁻¹‖_F², and at most its trace.
+    """
+    lower, usable = cholesky(gram)
+    inverse = inverse_of(lower)
+    ratio = squared_norm(inverse) * squared_norm(lower)
+    return lower, inverse, usable & (ratio * least_share(tolerance) < 1)
+
+
+def cholesky(
+    gram: Float[Tensor, "*batch k k"],
+) -> tuple[Float[Tensor, "*batch k k"], Bool[Tensor, "*batch"]]:
+    """Return Cholesky factors, ones where there is none, and where there is one."""
+    lower, info = torch.linalg.cholesky_ex(gram)
+    usable = info == 0
+    # Of the others only the diagonal counts, which must not be zero.
+    return torch.where(usable[..., None, None], lower, 1.0), usable
 
 
 def inverse_of(lower: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch k k"]:
@@ -128,25 +139,9 @@ def inverse_of(lower: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch k k"
     return torch.linalg.solve_triangular(lower, identity.expand_as(lower), upper=False)
 
 
-def certified_full_rank(
-    gram: Float[Tensor, "*batch k k"],
-    tolerance: Tolerance,
-    largest: Float[Tensor, "*batch"] | None = None,
-) -> Bool[Tensor, "*batch"]:
-    """Return whether full rank of each float64 Gram matrix is certified: its eigenvalues exceed a share of the largest.
-
-    ``tolerance`` is the smallest accepted ratio of singular values (square roots of the eigenvalues), and ``largest`` a
-    bound of the largest eigenvalue, or of that of another matrix which takes its place.
-    """
-    largest = largest_square(gram) if largest is None else largest
-    shifted = gram.clone()
-    shifted.diagonal(dim1=-2, dim2=-1).sub_((least_share(tolerance) * largest)[..., None])
-    return (torch.linalg.cholesky_ex(shifted).info == 0) & (largest > 0)
-
-
-def largest_square(gram: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch"]:
-    """Return a bound of the largest eigenvalue of each Gram matrix: (Σ λ⁴)^(1/4)."""
-    return torch.linalg.matrix_norm(gram @ gram).sqrt()
+def squared_norm(matrix: Float[Tensor, "*batch n r"]) -> Float[Tensor, "*batch"]:
+    """Return the sum of the squares of each matrix."""
+    return torch.linalg.matrix_norm(matrix).square()
 
 
 def stored_rank(matrix: Float[Tensor, "n r"]) -> int:
@@ -157,9 +152,8 @@ def stored_rank(matrix: Float[Tensor, "n r"]) -> int:
     full rank is certified by Cholesky where it can be, which takes a tenth of the time of the eigenvalues.
     """
     gram, share = smaller_gram(wide(matrix)), (8 * FLOAT32_EPS) ** 2
-    shifted = gram.clone()
-    shifted.diagonal().sub_(share * gram.trace())
-    if torch.linalg.cholesky_ex(shifted).info == 0:
+    shift = share * gram.trace() * torch.eye(len(gram)).to(gram)
+    if torch.linalg.cholesky_ex(gram - shift).info == 0:
         return len(gram)
     squares = torch.linalg.eigvalsh(gram)
     return int((squares > share * squares[-1]).sum())

@@ -8,18 +8,25 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
-from identilens.linalg.factor import Factor, factorise, largest_square, least_share
+from identilens.linalg.factor import (
+    Factor,
+    cholesky,
+    factorise,
+    least_share,
+    smaller_gram,
+    squared_norm,
+)
 from identilens.linalg.memory import blocks
 from identilens.linalg.rows import BLOCK, RowProjector, Tolerance
 
 SAME = 1e-14
 """Two rows of T count as one row up to this difference, as a share of the largest entry: rounding in float64."""
 
-NEAR = 1e-11
-"""The same of squared differences that a Gram matrix gives: rows that may be the same."""
-
 ACCURATE = 1e8
 """Up to this product of the traces of a Gram matrix and its inverse the inverse is used; beyond it a decomposition."""
+
+STEADY = 1e6
+"""Up to this product, solutions by nested factors have as many digits as they need without being refined."""
 
 
 class MaskedRows(RowProjector):
@@ -43,10 +50,8 @@ class MaskedRows(RowProjector):
         last = self.keys - 1 - self.visible.byte().flip(-1).argmax(-1)
         self._first, independent = self._independent()
         self._equal = last < independent[:, None]
-        alike = self._first != torch.arange(self._first.shape[1], device=last.device)
-        # Means are taken in the rows up to the last whose P is one; often no row of T comes twice.
-        averaged = (self._equal & alike.any(-1, keepdim=True)).any(0).nonzero()
-        self._averaged = int(averaged[-1, 0]) + 1 if len(averaged) else 0
+        own = torch.arange(self._first.shape[1], device=last.device)
+        self._repeats = (self._first < own).any(-1, keepdim=True)
         # (M Mᵀ)⁻¹ with F = W M: its product with G⁻¹ has the trace of the inverse Gram matrix of T.
         back = factor.coordinates.mT @ factor.coordinates
         self._back = back.unflatten(0, (len(self.white), self.share))
@@ -73,14 +78,16 @@ class MaskedRows(RowProjector):
         """Return W G⁻¹ Wᵀ a, means over keys with the same row of T, or a projection by a decomposition."""
         solve, full = self._inverses(rows)
         keys, sizes, equal = weights.shape[-1], self.sizes[rows], self._equal[:, rows]
-        white, full = self.white[:, :keys], full & ~equal
-        ones = self._totals(rows, self.white)[:, None]
-        whitened = (self._spaces(weights) @ white).unflatten(1, (self.share, -1))
-        solved, along = solve(torch.cat([whitened, ones], 1)).split([self.share, 1], 1)
-        spread = self._heads(solved.flatten(1, 2) @ white.mT) * self.visible[rows, :keys]
-        projected = torch.where(full[..., None], spread, self._means(rows, weights))
-        outside = (sizes - (ones * along).sum(-1)).clamp_min(0).expand(-1, self.share, -1)
-        outside = torch.where(full, outside.flatten(0, 1), 0.0)
+        projected, full = self._means(rows, weights), full & ~equal
+        outside = torch.zeros_like(projected[..., 0])
+        if bool(full.any()):
+            white, ones = self.white[:, :keys], self._totals(rows, self.white)[:, None]
+            whitened = (self._spaces(weights) @ white).unflatten(1, (self.share, -1))
+            solved, along = solve(torch.cat([whitened, ones], 1)).split([self.share, 1], 1)
+            spread = self._heads(solved.flatten(1, 2) @ white.mT) * self.visible[rows, :keys]
+            projected = torch.where(full[..., None], spread, projected)
+            left = (sizes - (ones * along).sum(-1)).clamp_min(0).expand(-1, self.share, -1)
+            outside = torch.where(full, left.flatten(0, 1), outside)
         heads, places = (~full & ~equal).nonzero(as_tuple=True)
         for part in self._parts(len(heads)):
             here = heads[part], places[part]
@@ -116,8 +123,8 @@ class MaskedRows(RowProjector):
 
     def _means(self, rows: slice, weights: Tensor) -> Float[Tensor, "head row key"]:
         """Return weights as means over leading keys with the same row of T."""
-        if rows.start >= self._averaged:
-            return weights
+        if not bool((self._equal[:, rows] & self._repeats).any()):
+            return weights.clone()
         keys = min(self._first.shape[1], weights.shape[-1])
         classes = one_hot(self._first[:, :keys], keys).double()
         seen = self.visible[rows, :keys].double()
@@ -131,52 +138,52 @@ class MaskedRows(RowProjector):
         some = seen.any(0) & ~common
         base, part = self.white[:, common], self.white[:, some]
         gram = (part[:, None] * seen[:, some, None]).mT @ part[:, None]
-        lower, usable = _cholesky(gram + (base.mT @ base)[:, None])
+        lower, usable = cholesky(gram + (base.mT @ base)[:, None])
         inverse = torch.cholesky_inverse(lower)
         traces = inverse.flatten(-2) @ self._back.flatten(-2).mT
         own = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
-        full = self._certified(rows, torch.where(usable, own, torch.inf), traces.mT.flatten(0, 1))
+        own = torch.where(usable, own, torch.inf)
+        full, _ = self._certified(rows, own, traces.mT.flatten(0, 1))
         return lambda given: (given[..., None, :] @ inverse[:, None])[..., 0, :], full
 
     def _certified(
         self, rows: slice, own: Float[Tensor, "space row"], traces: Float[Tensor, "head row"]
-    ) -> Bool[Tensor, "head row"]:
-        """Return where full rank of a row's T is certified, and its G well conditioned.
+    ) -> tuple[Bool[Tensor, "head row"], Float[Tensor, "head row"]]:
+        """Return where full rank of a row's T is certified and its G well conditioned, and the condition.
 
         The least eigenvalue of a Gram matrix is at least the inverse of its inverse's trace: ``own`` of G, ``traces``
-        of that of T.
+        of that of T. The condition is the product of both traces of G.
         """
         squares, own_squares = (
             self._totals(rows, one.square().sum(-1, keepdim=True))[..., 0]
             for one in (self.compact, self.white)
         )
-        accurate = (own * own_squares < ACCURATE).repeat_interleave(self.share, 0)
-        return (
-            accurate
-            & (traces * squares * self._tolerances[rows].square() < 1)
-            & self._full_width[:, None]
-        )
+        condition = (own * own_squares).repeat_interleave(self.share, 0)
+        full_rank = traces * squares * self._tolerances[rows].square() < 1
+        return full_rank & (condition < ACCURATE) & self._full_width[:, None], condition
 
     def _independent(self) -> tuple[Int[Tensor, "head lead"], Int[Tensor, " head"]]:
         """Return each leading key's first key with the same row of T, and up to which different rows are independent.
 
-        Their Gram matrix without the others is factorised, shifted by what every eigenvalue must exceed: a leading part
-        of it that has a factor is certified.
+        Sums of a row's entries with weights of no pattern tell which may be the same. The Gram matrix of the different
+        rows is factorised, shifted by what every eigenvalue must exceed: a leading part that has a factor is certified.
         """
         lead = self.compact[:, : 2 * self.compact.shape[-1]]
-        keys, gram = lead.shape[1], lead @ lead.mT
-        squares = gram.diagonal(dim1=-2, dim2=-1)
-        sums = squares[:, :, None] + squares[:, None]
-        first = (sums - 2 * gram <= NEAR * sums).byte().argmax(-1)
-        gap = (lead - lead.gather(1, first[..., None].expand_as(lead))).abs().amax(-1)
-        own = torch.arange(keys, device=gram.device)
-        first = torch.where(gap <= SAME * lead.abs().amax((-2, -1))[:, None], first, own)
-        different = first == own
-        part = torch.where(different[:, None] & different[..., None], gram, 0.0)
-        limit = least_share(self.tolerance(keys)) * largest_square(gram)[:, None]
-        shift = torch.where(different, -limit, squares.sum(-1, keepdim=True))
-        part.diagonal(dim1=-2, dim2=-1).add_(shift)
-        info = torch.linalg.cholesky_ex(part).info
+        keys, own = lead.shape[1], torch.arange(lead.shape[1], device=lead.device)
+        most = SAME * lead.abs().amax((-2, -1), keepdim=True)
+        sums = lead @ torch.arange(1, lead.shape[-1] + 1).to(lead).cos()
+        near = (sums[:, :, None] - sums[:, None]).abs() <= most * lead.shape[-1]
+        first = near.byte().argmax(-1)
+        heads, rows = (first < own).nonzero(as_tuple=True)
+        alike = first[heads, rows]
+        gap = (lead[heads, rows] - lead[heads, alike]).abs().amax(-1)
+        first[heads, rows] = torch.where(gap <= most[heads, 0, 0], alike, rows)
+        different = (first == own)[..., None] * lead
+        gram = different @ different.mT
+        limit = least_share(self.tolerance(keys)) * squared_norm(smaller_gram(lead)).sqrt()
+        shift = torch.where(first == own, -limit[:, None], squared_norm(lead)[:, None])
+        gram.diagonal(dim1=-2, dim2=-1).add_(shift)
+        info = torch.linalg.cholesky_ex(gram).info
         return first, torch.where(info == 0, keys, info - 1)
 
 
@@ -188,17 +195,18 @@ class CausalRows(MaskedRows):
     nested, so that rows whose own Gram matrix is singular leave the rows after them as they are.
     """
 
-    def __init__(self, compact: Tensor, factor: Factor, tolerance: Tolerance) -> None:
-        keys = compact.shape[1]
-        visible = compact.new_ones(keys, keys, dtype=torch.bool).tril()
+    def __init__(
+        self, compact: Tensor, factor: Factor, tolerance: Tolerance, visible: Tensor
+    ) -> None:
         super().__init__(compact, factor, tolerance, visible)
-        self._row_bytes, self._count = 0, -(-keys // BLOCK)
+        keys, self._row_bytes = self.keys, 0
+        self._count = -(-keys // BLOCK)
         filled = pad(self.white, (0, 0, 0, -keys % BLOCK))
         self._blocks = filled.reshape(len(filled) * self._count, BLOCK, self.width)
         gram = self._blocks.mT @ self._blocks
         by_space = gram.unflatten(0, (len(self.white), self._count))
         self._before = (by_space.cumsum(1) - by_space).flatten(0, 1)
-        lower, usable = _cholesky(gram + self._before)
+        lower, usable = cholesky(gram + self._before)
         self._last = torch.cholesky_inverse(lower)
         turned = self._blocks.flip(1)
         moved = turned @ self._last
@@ -220,14 +228,17 @@ class CausalRows(MaskedRows):
             @ self._back.flatten(2).mT
         )
         traces = (ends.mT[..., None] + _later(growth)).flatten(2).flatten(0, 1)
-        self._full = self._certified(slice(None), own.flatten(1)[:, :keys], traces[:, :keys])
+        own = own.flatten(1)[:, :keys]
+        self._full, self._condition = self._certified(slice(None), own, traces[:, :keys])
+        self._equal |= self._full & (self.sizes <= self.width)
 
     def _totals(self, rows: slice, of_keys: Tensor) -> Tensor:
         # Along the last axis in memory a GPU adds up many times as fast.
         return of_keys.mT.cumsum(-1).mT[:, rows]
 
     def _inverses(self, rows: slice) -> tuple[Callable[[Tensor], Tensor], Bool[Tensor, "head row"]]:
-        """Return G⁻¹ as in all masked rows, once refined: errors of a step are those of G_i alone."""
+        """Return G⁻¹ as in all masked rows, refined where a row needs it: errors of a step are those of G_i alone."""
+        refines = bool((self._condition[:, rows] > STEADY).any())
         kept = self._before, self._blocks, self._last, self._steps
         before, own, last, steps = (self._at(rows, one) for one in kept)
 
@@ -240,9 +251,11 @@ class CausalRows(MaskedRows):
             blocked = by_block.flatten(2, 3).flatten(0, 1)
             until = own.new_ones(BLOCK, BLOCK).tril().repeat(given.shape[1], 1)
             solved = solve(blocked, until)
-            left = blocked - solved @ before - ((solved @ own.mT) * until) @ own
-            solved = (solved + solve(left, until)).reshape(by_block.shape)
-            return solved.transpose(1, 2).flatten(2, 3)[:, :, : given.shape[2]]
+            if refines:
+                left = blocked - solved @ before - ((solved @ own.mT) * until) @ own
+                solved = solved + solve(left, until)
+            solved = solved.reshape(by_block.shape).transpose(1, 2)
+            return solved.flatten(2, 3)[:, :, : given.shape[2]]
 
         return refined, self._full[:, rows]
 
@@ -250,16 +263,6 @@ class CausalRows(MaskedRows):
         """Return the blocks of some rows, which begin with one."""
         place = slice(rows.start // BLOCK, -(-rows.stop // BLOCK))
         return blocks.unflatten(0, (len(self.white), self._count))[:, place].flatten(0, 1)
-
-
-def _cholesky(
-    gram: Float[Tensor, "*batch k k"],
-) -> tuple[Float[Tensor, "*batch k k"], Bool[Tensor, "*batch"]]:
-    """Return Cholesky factors, ones where there is none, and where there is one."""
-    lower, info = torch.linalg.cholesky_ex(gram)
-    usable = info == 0
-    # Of the others only the diagonal counts, which must not be zero.
-    return torch.where(usable[..., None, None], lower, 1.0), usable
 
 
 def _later(rows: Float[Tensor, "*batch row"]) -> Float[Tensor, "*batch row"]:

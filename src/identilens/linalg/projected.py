@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,8 +24,8 @@ from identilens.linalg.simplex import (
 )
 from identilens.linalg.tolerance import relative_tolerance
 
-Visible = Bool[Tensor, "query key"] | Literal["causal"] | None
-"""Which keys each query sees: a mask, the keys up to the query ("causal"), or every key (None)."""
+Visible = Bool[Tensor, "query key"] | None
+"""Which keys each query sees; None for every key."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class ProjectedValues:
     @cached_property
     def simplex_nullity(self) -> Int[Tensor, "*head"]:
         """The dimension n − rank([T, 1]) of LN([T, 1]) (Brunner 3.3); rank([T, 1]) is rank(T) or one more."""
-        return self.keys - 1 - centred_rank(self.compact, self.tolerance)
+        return self.keys - 1 - centred_rank(self.compact, self.factor, self.tolerance)
 
     @cached_property
     def factor(self) -> Factor:
@@ -129,14 +129,11 @@ class ProjectedValues:
         """Return the projector for the mask: one for all rows, nested for causal rows, or row by row."""
         compact = self.compact.reshape(-1, *self.compact.shape[-2:])
         given = compact, self.factor.flat, self.tolerance_of
-        if visible is None or (not isinstance(visible, str) and bool(visible.all())):
-            return FullRows(*given, queries)
-        if isinstance(visible, str) or (
-            visible.shape[0] == visible.shape[1]
-            and torch.equal(visible, torch.ones_like(visible).tril())
-        ):
-            return CausalRows(*given)
         check_mask(visible, queries, self.keys)
+        if visible is None or bool(visible.all()):
+            return FullRows(*given, queries)
+        if queries == self.keys and torch.equal(visible, torch.ones_like(visible).tril()):
+            return CausalRows(*given, visible)
         return MaskedRows(*given, visible)
 
     def effective(

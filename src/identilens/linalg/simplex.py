@@ -11,11 +11,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from identilens.linalg.decompositions import singular_values, svd
-from identilens.linalg.factor import (
-    certified_full_rank,
-    largest_square,
-    smaller_gram,
-)
+from identilens.linalg.factor import Factor, squared_norm
 from identilens.linalg.threads import one_thread
 
 ROUNDING = 1e-12
@@ -99,23 +95,27 @@ class SimplexSpace:
         return self.visible & torch.ones_like(doubted).scatter(-1, keys, moves)
 
 
-def centred_rank(compact: Float[Tensor, "*batch n r"], tolerance: float) -> Int[Tensor, "*batch"]:
+def centred_rank(
+    compact: Float[Tensor, "*batch n r"], factor: Factor, tolerance: float
+) -> Int[Tensor, "*batch"]:
     """Return rank([T, 1]) − 1. Every rank of [T, 1] in this package is counted by this rule.
 
     It is the number of singular values of T minus its column means that exceed the tolerance times σ_max(T). So sums
     are exact and the units of T do not matter (Brunner et al. 2020, 3.3; Bhardwaj et al. 2021, P2 and P3). It is
     rank(T) or one less: one less when a change of T within the tolerance brings the ones into its column space.
+
+    Certified is rank(T) from the ``factor`` of T: with the share s² of the ones' square outside col(T), no singular
+    value is less than s / ‖T⁺‖.
     """
-    centred = compact - compact.mean(-2, keepdim=True)
-    certified = certified_full_rank(
-        smaller_gram(centred), tolerance, largest_square(smaller_gram(compact))
-    )
-    # Centred rows are dependent: at most n − 1 are independent.
-    rank = torch.full_like(certified, min(compact.shape[-2:]), dtype=torch.int64)
+    share = ones_outside(factor.basis) / compact.shape[-2]
+    limit = tolerance**2 * squared_norm(factor.coordinates) * squared_norm(compact)
+    certified = (factor.rank == compact.shape[-1]) & (share > limit)
+    rank = factor.rank.clone()
     if not certified.all():
-        rest = centred[~certified]
-        limit = tolerance * torch.linalg.matrix_norm(compact[~certified], 2)
-        rank[~certified] = (singular_values(rest) > limit[..., None]).sum(-1)
+        rest = compact[~certified]
+        sigma = singular_values(rest - rest.mean(-2, keepdim=True))
+        largest = tolerance * torch.linalg.matrix_norm(rest, 2)
+        rank[~certified] = (sigma > largest[..., None]).sum(-1)
     return rank
 
 

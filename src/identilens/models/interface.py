@@ -5,7 +5,7 @@ from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -182,16 +182,17 @@ class AttentionCall:
             0
         ]
 
-    def unmasked_pattern(self) -> Literal["causal"] | None:
-        """Return the pattern of a call without a mask: causal attention, or every key visible (None).
+    @property
+    def is_causal(self) -> bool:
+        """Whether a call without a mask is causal; else every key is visible.
 
         Without a mask, fused attention takes causality from the module, and eager attention sees every key.
         """
         if self.own is self.eager:
-            return None
+            return False
         causal = self.arguments.get("is_causal")
         causal = getattr(self.module, "is_causal", True) if causal is None else causal
-        return "causal" if causal and self.query.shape[-2] > 1 else None
+        return bool(causal) and self.query.shape[-2] > 1
 
     def repeated(self, groups: Float[Tensor, "batch group key d"]) -> Tensor:
         """Return keys or values, those of a group once for each of its heads."""
@@ -202,7 +203,7 @@ class AttentionCall:
         if self.mask is not None:
             mask = self.mask[..., : self.key.shape[-2]]
             return mask[:, :, rows] if mask.shape[-2] > 1 else mask
-        if self.unmasked_pattern() is None:
+        if not self.is_causal:
             return None
         positions = torch.arange(self.query.shape[-2], device=self.query.device)[rows]
         return (torch.arange(self.key.shape[-2], device=self.query.device) <= positions[:, None])[

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.linalg import HALF, OutputFactor, ProjectedValues, Visible
+from identilens.linalg import HALF, OutputFactor, ProjectedValues
 from identilens.linalg.checks import check_finite
 from identilens.linalg.memory import near, wide
 from identilens.linalg.softmax import attention_logits, follow_logits, visible_softmax
@@ -63,10 +63,7 @@ class LayerBatch(Layer):
             values[:, :, None], factor.d_model, factor.grouped(len(texts), groups)
         )
         check_finite(attention_values=self.projected.compact)
-        visible: Visible = call.unmasked_pattern()
-        if call.mask is not None:
-            visible = near(call.visible()[0])
-        self.projector = self.projected.projector(self.n_query, visible)
+        self.projector = self.projected.projector(self.n_query, near(call.visible()[0]))
         self._follows = torch.full_like(self._lower[..., 0, 0], not call.has_sink, dtype=torch.bool)
 
     def blocks(self) -> Iterator[Block]:

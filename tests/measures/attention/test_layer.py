@@ -23,7 +23,7 @@ def test_summary_of_blocks_equals_the_whole_map(causal, block):
     logits = queries @ keys.mT * 0.5
     visible = torch.ones(40, 40).tril().bool() if causal else None
     logits = logits if visible is None else logits.masked_fill(~visible, -torch.inf)
-    found = summarise(values, projection, logits.softmax(-1), "causal" if causal else None, block)
+    found = summarise(values, projection, logits.softmax(-1), visible, block)
     for head, weights in enumerate(logits.softmax(-1)):
         effective = effective_svd(weights, values[head] @ projection[head], visible)
         seen = torch.ones(40, 40).bool() if visible is None else visible
@@ -45,13 +45,14 @@ def test_summary_of_blocks_equals_the_whole_map(causal, block):
 def test_means_over_blocks_of_queries_and_keys(causal, n, block):
     generator = seeded(n)
     logits = normals(generator, 2, n, n)
+    visible = torch.ones(n, n).tril().bool() if causal else None
     if causal:
-        logits = logits.masked_fill(~torch.ones(n, n).tril().bool(), -torch.inf)
+        logits = logits.masked_fill(~visible, -torch.inf)
     projected = ProjectedValues.of(
         torch.randn(2, n, 4, generator=generator), torch.randn(2, 4, 8, generator=generator)
     )
     weights = logits.softmax(-1).float()
-    layer = TensorLayer(projected, weights, "causal" if causal else None, block)
+    layer = TensorLayer(projected, weights, visible, block)
     assert measure_layer(layer).means is None
     layer.keeps_means = True
     means = measure_layer(layer).means

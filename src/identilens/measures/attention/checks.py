@@ -99,10 +99,7 @@ def without_hidden(
     """
     if visible is None or not weights.numel():
         return weights
-    seen = visible
-    if isinstance(seen, str):
-        seen = weights.new_ones(weights.shape[-2:], dtype=torch.bool).tril()
-    hidden = weights.masked_fill(seen, 0.0).abs().amax(-1)
+    hidden = weights.masked_fill(visible, 0.0).abs().amax(-1)
     if hidden.max() > SUM_ERROR:
         *head, row = torch.nonzero(hidden == hidden.max())[0].tolist()
         raise InputError(
@@ -110,4 +107,4 @@ def without_hidden(
             f"{float(hidden.max()):.3g} on a key that `visible` hides; pass the mask with which the weights were "
             "computed."
         )
-    return weights.masked_fill(~seen, 0.0)
+    return weights.masked_fill(~visible, 0.0)

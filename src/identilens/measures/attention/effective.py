@@ -56,7 +56,7 @@ def effective_attention(
         values: V, value bias included; or T itself without a projection; or both as `ProjectedValues`.
         weights: A after softmax, zero on hidden keys.
         output_projection: W_O, one head's block, without its bias.
-        visible: Boolean mask (query, key), ``"causal"``, or None when every query sees every key.
+        visible: Boolean mask (query, key), or None when every query sees every key.
 
     Returns:
         The result in the precision of the input, at least float32. Cost O(n² d_v) per head; a causal head adds

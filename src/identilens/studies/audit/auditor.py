@@ -264,7 +264,7 @@ def _shape_of(site: Site, call: AttentionCall) -> Hashable:
     """Return what layers that are measured together have in common."""
     shapes = call.query.shape, call.key.shape, call.value.shape, site.fixed_projection.shape
     terms = call.scaling, call.arguments.get("softcap"), call.has_sink, call.windows
-    mask = call.unmasked_pattern() if call.mask is None else id(call.mask)
+    mask = call.is_causal if call.mask is None else id(call.mask)
     biased = call.arguments.get("position_bias") is not None
     return site.kind, shapes, terms, mask, biased, call.value.device, call.value.dtype
 
