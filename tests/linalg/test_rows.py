@@ -7,7 +7,6 @@ from torch.testing import assert_close
 from helpers.heads import masks, normals, seeded
 from helpers.reference import effective_svd
 from identilens.linalg import OutputFactor, ProjectedValues, memory
-from identilens.linalg.masked_rows import CausalRows
 
 KINDS = ("random", "low rank", "nearly low rank", "repeated", "scales over 1e4")
 
@@ -86,15 +85,6 @@ def test_what_is_left_of_the_ones_is_that_of_the_maps(seed, name, held, monkeypa
         torch.testing.assert_close(found, effective[:, rows], atol=1e-12, rtol=0)
         expected = ((ones - effective_ones) * seen.sum(-1, keepdim=True))[:, rows].square().sum(-1)
         torch.testing.assert_close(outside, expected, atol=1e-7, rtol=0)
-
-
-def test_heads_of_a_group_share_their_values():
-    values, projection = torch.randn(2, 1, 90, 8).double(), torch.randn(2, 3, 8, 20).double()
-    T = ProjectedValues(values, 20, OutputFactor.of(projection))
-    projector = T.projector(90, "causal")
-    assert isinstance(projector, CausalRows)
-    assert len(projector.white) == 2
-    assert len(projector.compact) == 6
 
 
 @pytest.mark.parametrize("name", ["causal", "window", "local", "prefix", "random"])

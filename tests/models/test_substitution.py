@@ -97,14 +97,6 @@ SITES = tuple(
 
 
 @pytest.mark.parametrize(
-    ("given", "found"), [((0, 1, "decoder"), 0), ((2, 2, "decoder"), 1), ((0, 0, "cross"), 2)]
-)
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_a_head_is_found_in_its_attention(given, found):
-    assert find_site(SITES, *given) == found
-
-
-@pytest.mark.parametrize(
     ("given", "words"),
     [
         ((0, 0), "attention"), ((0, 0, "encoder"), "attention"), ((1, 0, "decoder"), "attention"),

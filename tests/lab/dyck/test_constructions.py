@@ -135,21 +135,19 @@ def linear(weight):
     return unmixed(torch.cat([identity, -identity]), torch.cat([weight, -weight], 1))
 
 
-def test_the_largest_error_of_a_linear_map_is_its_spectral_norm():
-    weight = drawn(8, 8)
-    found = approximation_error(linear(weight), linear(torch.zeros_like(weight)), **SEARCH)
-    known = float(torch.linalg.matrix_norm(weight, 2))
-    assert found[0] < 0.95 * known
-    assert found[1] == pytest.approx(known, rel=1e-4)
-    assert found[1] <= known * (1 + 1e-12)
+WEIGHT, INNER, OUTER = drawn(8, 8), drawn(1, 8), drawn(8, 1, seed=1)
 
 
-def test_the_largest_error_of_a_single_relu():
-    inner, outer = drawn(1, 8), drawn(8, 1, seed=1)
-    found = approximation_error(
-        unmixed(inner, outer), unmixed(inner, torch.zeros_like(outer)), **SEARCH
-    )
-    known = float(inner.norm() * outer.norm())
+@pytest.mark.parametrize(
+    ("layer", "other", "known"),
+    [
+        (linear(WEIGHT), linear(0 * WEIGHT), torch.linalg.matrix_norm(WEIGHT, 2)),
+        (unmixed(INNER, OUTER), unmixed(INNER, 0 * OUTER), INNER.norm() * OUTER.norm()),
+    ],
+    ids=["a linear map", "a single relu"],
+)
+def test_the_largest_error_is_the_spectral_norm(layer, other, known):
+    found, known = approximation_error(layer, other, **SEARCH), float(known)
     assert found[0] < 0.95 * known
     assert found[1] == pytest.approx(known, rel=1e-4)
     assert found[1] <= known * (1 + 1e-12)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helpers.brackets import close_symbol, is_valid, open_symbol, read_brackets
+from helpers.heads import seeded
 from identilens.lab.dyck.balance import SecondLayer, measure_balance, pair_sizes
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import symbol_ids, symbols
@@ -22,10 +23,6 @@ from identilens.lab.dyck.train.measuring import (
 from identilens.lab.dyck.training import new_model
 
 LANGUAGE = Dyck(2, 3)
-
-
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
 
 
 def causal_patterns(seeds, n, seed=0):

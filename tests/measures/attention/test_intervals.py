@@ -194,14 +194,6 @@ def test_certain_mass_alone_and_together(tolerance):
     assert_close(together, ends, atol=1e-7, rtol=0)
 
 
-def test_functionals_up_to_a_tolerance():
-    row, T = random_row(3, 16, 6, 4.0)
-    group = torch.zeros(1, 16).double()
-    group[0, row.topk(2).indices] = 1.0
-    narrow, wide = (functional_interval(row, T, group, tolerance=one) for one in (0.0, 0.05))
-    assert wide.lo < narrow.lo <= narrow.value <= narrow.hi < wide.hi
-
-
 def test_a_row_without_output_does_not_speak_for_the_others():
     T = random_row(0, 10, 9, 1.0)[1]
     T[1] = -T[0]

@@ -14,9 +14,8 @@ from helpers import zoo
 from helpers.heads import TEXTS
 from helpers.reference import effective_svd, rank_svd
 from helpers.zoo import BUILDERS, build, example, ids
-from identilens.errors import InputError, NumericalError
+from identilens.errors import NumericalError
 from identilens.linalg import memory
-from identilens.measures.attention import effective_attention
 from identilens.models import Lens
 from identilens.studies.audit.result import Audit
 
@@ -305,28 +304,3 @@ def test_all_rows_by_name_give_the_whole_audit(lens):
     columns = ["null_share", "pearson", "sink_mass", "output_share", "rank", "certain_mass"]
     one, other = (table.filter(text=1).select(columns) for table in (whole, named))
     assert_close(one.to_torch().double(), other.to_torch().double())
-
-
-def test_rows_that_are_not_there_and_matrices_are_refused(lens):
-    with pytest.raises(InputError, match="position"):
-        idl.audit(lens, ROWS, queries=12, effects="none")
-    with pytest.raises(InputError, match="matrices"):
-        idl.audit(lens, ROWS, queries=1, matrices=True)
-
-
-@pytest.mark.parametrize("family", ["gpt2", "mistral", "t5"])
-def test_null_share_is_that_of_the_public_measure(family):
-    lens, texts = Lens(build(family).double()), [ids(5), ids(40, 1)]
-    table = idl.audit(lens, texts, examples=0, certain_rows=0).table
-    for text, captured in enumerate(lens.capture(texts, weights=True)):
-        for head in captured.heads:
-            # Some families' eager attention keeps float32 of a float64 model's weights.
-            weights, W_O = head.family_weights.double(), head.output_projection
-            found = effective_attention(
-                head.values, weights=weights, output_projection=W_O, visible=head.visible
-            )
-            share = float(found.null.square().sum() / weights.square().sum())
-            place = {"layer": head.layer, "head": head.head, "kind": head.kind}
-            row = table.filter(text=text, **place).row(0, named=True)
-            assert row["null_share"] == pytest.approx(share, abs=1e-10)
-            assert row["rank"] == int(found.rank if head.visible is None else found.rank[-1])

@@ -6,10 +6,9 @@ from polars.testing import assert_frame_equal
 from torch.nn.functional import kl_div
 
 import identilens as idl
-from helpers.zoo import build, classifier, ids, tiny_decoder
+from helpers.zoo import ids, tiny_decoder
 from identilens.errors import SettingError
 from identilens.models.later import LaterLayers
-from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.substitution import Rows
 
@@ -172,14 +171,6 @@ def test_an_answer_follows_texts_of_models_that_predict_the_next_token(lens):
     ):
         with pytest.raises(SettingError, match="expected decision"):
             idl.influence(model, "Snow fell.", decision="soon", **options)
-
-
-@pytest.mark.parametrize(("model", "outcome"), [("classifier", "prediction"), ("bert", "states")])
-def test_classifiers_and_encoders_have_an_outcome(model, outcome):
-    one = classifier() if model == "classifier" else Lens(build(model))
-    found = idl.influence(one, [TEXT, TEXT[:4]], outcome=outcome, directions=2)
-    assert found.table["text"].unique().sort().to_list() == [0, 1]
-    assert (found.table["effect"] > 0).all()
 
 
 @pytest.mark.parametrize("outcome", ["prediction", "states"])

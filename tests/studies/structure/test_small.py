@@ -17,11 +17,6 @@ from identilens.studies.structure.study import (
 )
 
 
-@pytest.fixture(scope="module")
-def found():
-    return structure_of(count=4)
-
-
 @pytest.mark.parametrize("given", [None, 3])
 def test_w_is_made_of_as_many_texts_as_given_or_as_the_largest_silhouette_says(given):
     found = structure_of(count=6, clusters=given)
@@ -40,10 +35,6 @@ def tiny(family="bert"):
 
 def corpus(count=9, length=N + 3):
     return [ids(length, seed) for seed in range(count)]
-
-
-def heads(text, lens):
-    return list(next(iter(lens.capture([text[:N]], weights=True))).heads)
 
 
 def test_stability_ends_at_all_texts():
