@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.heads import masks, normals, seeded
+from helpers.heads import masks, normals, seeded, softmax_of
 from helpers.reference import effective_svd
 from identilens.linalg import OutputFactor, ProjectedValues, memory
 
@@ -57,7 +57,7 @@ def test_a_thousand_random_layers(start):
         # Local rows see about as many keys as values have dimensions: rounding grows with their condition.
         names = [name for name in patterns(n) if name != "local"]
         visible, seen = patterns(n)[names[seed % 5]]
-        weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
+        weights = softmax_of(logits, seen)
         found = T.projector(n, visible).effective(weights)
         for head, (value, block) in enumerate(
             zip(values.expand(*projection.shape[:2], -1, -1).flatten(0, 1), projection.flatten(0, 1), strict=True)
@@ -75,7 +75,7 @@ def test_what_is_left_of_the_ones_is_that_of_the_maps(seed, name, held, monkeypa
     T = ProjectedValues(values, projection.shape[-1], OutputFactor.of(projection))
     n = values.shape[2]
     visible, seen = patterns(n)[name]
-    weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
+    weights = softmax_of(logits, seen)
     projector = T.projector(n, visible)
     effective = projector.effective(weights)
     ones = seen.double() / seen.sum(-1, keepdim=True)

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from helpers.heads import normals, seeded, uniforms
+from helpers.heads import drawn, normals, seeded, uniforms
 from identilens.lab.dyck.balance import measure_balance
 from identilens.lab.dyck.embeddings import symbols
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
@@ -117,10 +117,6 @@ def test_pruned_random_transformers_compute_small_ones():
 
 
 SEARCH = {"inputs": 50, "length": 3, "starts": 6, "steps": 80}
-
-
-def drawn(*shape, seed=0):
-    return normals(seeded(seed), *shape)
 
 
 def unmixed(inner, outer):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch.testing import assert_close
 
-from helpers.heads import causal, doubles, normals, random_weights, seeded, seeds
+from helpers.heads import causal, doubles, normals, random_weights, seeded, seeds, seen_of
 from helpers.programs import LINE, LINE_ROW, by_clarabel, programs_of, random_row
 from identilens.measures.attention import (
     certain_mass,
@@ -22,7 +22,7 @@ from identilens.measures.attention.intervals import attention_intervals
 
 def top_of(row, T, visible=None):
     """The key that no alternative puts second, −1 for none."""
-    seen = torch.ones_like(row, dtype=torch.bool) if visible is None else visible
+    seen = seen_of(visible, row)
     programs = programs_of(row[seen], T[seen])
     [top] = programs.top(programs.ends()).tolist()
     return top if top < 0 else int(seen.nonzero()[top])

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import identilens as idl
 from helpers.charts import leaves
-from helpers.chats import MESSAGES, answering
+from helpers.chats import MESSAGES, answering, greedy, log_probabilities
 from helpers.heads import doubles, seeded
 from helpers.written import answered
 from identilens.errors import InputError
@@ -26,16 +26,8 @@ CHAT = {"prompt": PROMPT, "segments": {"where": "the harbour", "who": [31, 37]}}
 def generated_attention(lens, ids, tokens):
     """The weights of each generated token as ``generate`` reports them for eager attention, by layer."""
     lens.model.set_attn_implementation("eager")
-    given = torch.tensor([ids])
-    output = lens.model.generate(
-        given,
-        attention_mask=torch.ones_like(given),
-        max_new_tokens=tokens,
-        do_sample=False,
-        output_attentions=True,
-        return_dict_in_generate=True,
-        disable_compile=True,
-    )
+    options = {"return_dict_in_generate": True, "disable_compile": True}
+    output = greedy(lens, ids, tokens, output_attentions=True, **options)
     answer, rows = output.sequences[0, len(ids) :].tolist(), []
     keys = len(ids) + len(answer)
     for layer in range(len(output.attentions[0])):
@@ -262,9 +254,7 @@ def test_many_named_segments_are_not_compared():
 
 def likely(lens, ids, answer):
     """The probability of each token of an answer, by one plain run."""
-    with torch.no_grad():
-        logits = lens.model(torch.tensor([[*ids, *answer]])).logits[0, -len(answer) - 1 : -1]
-    return logits.double().softmax(-1)[range(len(answer)), answer].tolist()
+    return log_probabilities(lens, ids, answer).exp().tolist()
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt_oss", "bundled-decoder"])
@@ -273,11 +263,7 @@ def test_it_is_that_of_a_plain_run_without_the_segment(family):
     prompt = read_prompt(lens.tokenizer, read_chats(CHAT)[0], 0)
     found = idl.answer(lens, CHAT, max_new_tokens=5, bounded=0)
     own = found.positions.drop_nulls("answer")
-    given = torch.tensor([prompt.ids])
-    made = lens.model.generate(
-        given, attention_mask=torch.ones_like(given), max_new_tokens=5, do_sample=False
-    )
-    answer = made[0, len(prompt.ids) :].tolist()
+    answer = greedy(lens, prompt.ids, 5)[0, len(prompt.ids) :].tolist()
     assert own["token"].to_list() == list(lens.reader.names(answer))
     whole = likely(lens, prompt.ids, answer)
     assert own["probability"].to_list() == pytest.approx(whole, rel=1e-4)

@@ -11,8 +11,8 @@ from torch.testing import assert_close
 
 import identilens as idl
 from helpers import zoo
-from helpers.heads import TEXTS
-from helpers.reference import effective_svd, rank_svd
+from helpers.heads import TEXTS, seen_of
+from helpers.reference import effective_svd, rank_svd, with_sink
 from helpers.zoo import BUILDERS, build, example, ids
 from identilens.errors import NumericalError
 from identilens.linalg import memory
@@ -27,16 +27,7 @@ def reference_rows(lens, inputs):
         outputs = defaultdict(list)
         for head in text.heads:
             T = head.values.double() @ head.output_projection.double()
-            weights = head.attention
-            seen = (
-                torch.ones_like(weights, dtype=torch.bool) if head.visible is None else head.visible
-            )
-            if head.sink:  # one more key of value zero, which every row sees
-                weights = torch.cat([weights, (1 - weights.sum(-1, keepdim=True)).clamp_min(0)], -1)
-                T, seen = (
-                    torch.cat([T, torch.zeros_like(T[:1])]),
-                    torch.cat([seen, torch.ones_like(seen[:, :1])], -1),
-                )
+            weights, T, seen = with_sink(head, T)
             effective = effective_svd(weights, T, seen)
             last = T[seen[-1]]
             rank = rank_svd(last)
@@ -270,11 +261,7 @@ def test_measures_are_those_of_the_rows_by_plain_products(lens):
         for head, row in zip(capture.heads, table, strict=False):
             weights, null = head.family_weights[rows[text]], 0.0
             for query, one in zip(rows[text], weights, strict=True):
-                seen = (
-                    torch.ones(len(one), dtype=torch.bool)
-                    if head.visible is None
-                    else head.visible[query]
-                )
+                seen = seen_of(head.visible, head.family_weights)[query]
                 T = (head.values @ head.output_projection)[seen]
                 left = torch.eye(len(T)) - T @ torch.linalg.pinv(T, rtol=1e-6)
                 null += float((one[seen] @ left).square().sum())

@@ -1,11 +1,14 @@
 """Heads and keys that are removed from a model, beside plain runs with hooks of the model's own modules."""
 
+from functools import partial
+
 import pytest
 import torch
 from polars.testing import assert_frame_equal
 from torch.nn.functional import kl_div
 
 import identilens as idl
+from helpers.chats import log_probabilities
 from helpers.zoo import ids, tiny_decoder
 from identilens.errors import SettingError
 from identilens.models.later import LaterLayers
@@ -85,13 +88,7 @@ def test_of_an_answer_the_change_of_its_log_probability_has_a_sign(words):
     """Against plain runs with the head's part of the output projection's input set to 0."""
     lens, text = idl.load("bundled-decoder"), "The ferry left before dawn. Nobody"
     given = lens.tokenizer.encode(text)
-
-    def log(answer):
-        with torch.no_grad():
-            logits = lens.model(torch.tensor([[*given, *answer]])).logits[0]
-        each = logits[-len(answer) - 1 : -1].double().log_softmax(-1)
-        return each[range(len(answer)), answer]
-
+    log = partial(log_probabilities, lens, given)
     made = (words, f" {words.strip()}")
     ways = [lens.tokenizer.encode(one, add_special_tokens=False) for one in made]
     answer = max(ways, key=lambda ids: log(ids).sum())
