@@ -40,8 +40,8 @@ def test_the_help_of_the_program_is_short_and_names_every_command():
 @pytest.mark.parametrize(
     ("given", "tokenizer", "inputs"),
     [
-        ([], object(), list(selfcheck._TEXTS)), ([], None, [list(range(3, 14)), list(range(5, 9))]),
-        (TEN, object(), list("abcdefgh")), ([*TEN, "--limit", 9], object(), list("abcdefghi")),
+        ([], None, [list(range(3, 14)), list(range(5, 9))]), (TEN, object(), list("abcdefgh")),
+        ([*TEN, "--limit", 9], object(), list("abcdefghi")),
     ],
 )  # fmt: skip
 def test_what_is_checked(monkeypatch, given, tokenizer, inputs):

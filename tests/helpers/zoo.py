@@ -211,6 +211,11 @@ def _random(model):
     return model.eval()
 
 
+def gemma():
+    """A Gemma of the first version, whose norms shift their weights by 1."""
+    return hf.GemmaForCausalLM(hf.GemmaConfig(**_LLAMA, head_dim=8))
+
+
 def granite_swa():
     """Its attention scales the output by a sink, and not the weights."""
     torch.manual_seed(0)

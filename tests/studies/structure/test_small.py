@@ -3,7 +3,6 @@
 import polars as pl
 import pytest
 
-from helpers.charts import drawn
 from helpers.structures import by_hand, structure_of
 from helpers.zoo import build, ids
 from identilens.errors import InputError
@@ -117,7 +116,3 @@ def test_norms_and_moves_are_summed_up(written):
     assert sample(written.by_perturbation(), *columns) == [
         (0.25, 1.5, 1.0, 3.0, 5 / 32, 4), (0.5, 2.5, 2.0, 5.0, 13 / 32, 4), (None, 3.5, 3.0, 7.0, 25 / 32, 4),
     ]  # fmt: skip
-    assert drawn(written.charts()["norms"], "norm", "measure", "value")[:2] == [
-        ("‖·‖_S", "Within spearman", 1.0),
-        ("‖·‖_S, effective", "Within spearman", -1.0),
-    ]
