@@ -1,4 +1,4 @@
-"""Tokenizers of tiny models: single characters, and the chat templates of three families."""
+"""Tokenizers of tiny models: single characters, and the chat templates of three families; plain runs of answers."""
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors

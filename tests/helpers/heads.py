@@ -51,7 +51,7 @@ def uniforms(generator, *shape):
 
 
 def seen_of(visible, weights):
-    """Which keys are seen: all that some weights stand on where there is no mask."""
+    """The keys that rows of weights see: all of them where there is no mask."""
     return torch.ones_like(weights, dtype=torch.bool) if visible is None else visible
 
 

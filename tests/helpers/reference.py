@@ -23,7 +23,7 @@ def projector_svd(T):
 
 
 def with_sink(head, values):
-    """Weights, values and keys that are seen; a learned sink is one more key, of value zero, that every row sees."""
+    """Weights, values and seen keys of a head; a learned sink is one more key of value zero, which every row sees."""
     weights, seen = head.attention, seen_of(head.visible, head.attention)
     if not head.sink:
         return weights, values, seen
