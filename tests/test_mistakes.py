@@ -116,6 +116,7 @@ ON_THE_COMMAND_LINE = {
     "a task that is none": ((*TRAIN, "--task", "chess", "--data", ".", "-o", "o"), "chess"),
     "no data": ((*TRAIN, "--task", "trec", "--data", "none", "-o", "o"), "none"),
     "a reproduction that is none": (("reproduce", "wen2099-figure1", "-o", "o"), "wen2099-figure1"),
+    "a reproduction into a file": (("reproduce", "wen2023-table1", "-o", "file"), "is no folder"),
     "a check of nothing": (("selfcheck", "-m", "none"), "no model found under 'none'"),
 }  # fmt: skip
 

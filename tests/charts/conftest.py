@@ -40,7 +40,8 @@ def record():
 @pytest.fixture(scope="session")
 def tricky_page(maps, record):
     frame = heads()
-    rates = frame.with_columns(pl.Series("type", TOKENS * 2), **{"share.of[all]": pl.col("share")})
+    known = pl.when(pl.col("share") > 0.05).then("share").otherwise(float("nan"))
+    rates = frame.with_columns(pl.Series("type", TOKENS * 2), **{"share.of[all]": known})
     shares = heat(frame, "head", "layer", "share", domain=(0, 1), title=f"Share {SCRIPT}")
     points = rule(scatter(frame, "head", "share", "layer", title="Points"), x=2)
     charts = {

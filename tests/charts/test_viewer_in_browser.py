@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from helpers.browsing import Visit
-from helpers.heads import normals, seeded
+from helpers.heads import normals, seeded, softmax_of
 from helpers.pages import SCRIPT, Reported
 from identilens import charts
 from identilens.charts.packing import HeadSpace
@@ -34,7 +34,7 @@ def made(layer, head, masked=False):
     T = normals(generator, N, RANK)
     scores = 2 * normals(generator, N, N)
     visible = torch.ones(N, N).tril().bool() if masked else None
-    raw = torch.softmax(scores if visible is None else scores.masked_fill(~visible, -torch.inf), -1)
+    raw = softmax_of(scores, visible)
     layers = {"raw": raw} | (
         {"effective": ProjectedValues.of(T).effective(raw, visible)} if masked else {}
     )

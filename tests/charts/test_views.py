@@ -1,6 +1,5 @@
 """Views that are declared beside a schema: their charts, sections and words."""
 
-import json
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,7 +8,7 @@ import pytest
 
 from helpers.charts import drop_downs, marks
 from identilens.charts.cells import heat
-from identilens.charts.kit import choose, lines, rule, scatter
+from identilens.charts.kit import lines, scatter
 from identilens.charts.labels import said
 from identilens.charts.views import View
 
@@ -118,15 +117,6 @@ def test_a_section_with_nothing_in_it_is_left_out(view, charts):
     assert (section and len(section.charts)) == charts
 
 
-FRAME = pl.DataFrame(
-    {
-        "layer": [0, 1, 0, 1],
-        "rate.mean[0]": [0.5, float("nan"), 1.0, float("inf")],
-        "probe": ["\u202eb", "b", "a", "a"],
-    }
-)
-
-
 def test_of_very_many_rows_every_second_third_is_drawn_and_the_title_says_so():
     """A page with 440,000 points took 1.6 GB, and no browser draws it."""
     many = pl.DataFrame({"x": range(50_001), "y": range(50_001)})
@@ -135,21 +125,3 @@ def test_of_very_many_rows_every_second_third_is_drawn_and_the_title_says_so():
     (values,) = drawn["datasets"].values()
     assert [row["x"] for row in values] == list(range(0, 50_001, 3))
     assert scatter(many.head(20_000), "x", "y", title="All heads").to_dict()["title"] == "All heads"
-
-
-def test_a_choice_filters_every_layer_and_leaves_what_has_no_such_column():
-    frame = FRAME.with_columns(kind=pl.Series(["encoder", "cross", "encoder", "cross"]))
-    chart = rule(lines(frame, "layer", "rate.mean[0]"), x=64)
-    spec = choose(chart, frame, "kind", "Attention").to_dict()
-    json.dumps(spec, allow_nan=False)
-    bind = spec["params"][0]["bind"]
-    assert (bind["options"], spec["params"][0]["value"]) == (["encoder", "cross"], "encoder")
-
-    def leaves(part):
-        return (
-            [leaf for one in part["layer"] for leaf in leaves(one)] if "layer" in part else [part]
-        )
-
-    found = leaves(spec)
-    assert len(found) == 3
-    assert all("!isDefined(datum['kind'])" in leaf["transform"][-1]["filter"] for leaf in found)

@@ -13,7 +13,6 @@ from helpers.made_tasks import write_trec
 from identilens.errors import SettingError
 from identilens.models.proof import Check
 from identilens.runs.result import Finding
-from identilens.runs.tables import markdown_table, markdown_text
 from identilens.studies.certify.result import Certainty
 from identilens.studies.mixing.result import Mixing
 
@@ -53,25 +52,6 @@ def test_audit_writes_table_provenance_matrices_and_report(folder):
     assert record["settings"]["examples"] == 3
     assert (folder / "matrices" / "text0.safetensors").is_file()
     assert "<script>alert(1)</script>" not in (folder / "report.html").read_text()
-
-
-def test_report_and_figures_from_the_folder(folder, tmp_path):
-    assert (
-        str(tmp_path / "again.html")
-        in identilens("export", folder, "--out", tmp_path / "again.html", code=0).output
-    )
-    assert (tmp_path / "again.html").stat().st_size > 100_000
-    identilens(
-        "export",
-        folder,
-        "--to",
-        "figures",
-        "--out",
-        tmp_path / "figures",
-        code=0,
-    )
-    drawn = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert "correlation_by_length.svg" in drawn
 
 
 def test_selfcheck_passes_on_the_bundled_model(bundled_path):
@@ -246,10 +226,3 @@ def test_mistyped_options_are_short_errors(tmp_path, typed, expected):
 
 def test_a_setting_error_is_short_in_python():
     assert len(str(SettingError("layers", "as numbers", LONG))) < 300
-
-
-def test_markdown_shows_names_as_they_are():
-    name = "a|b <img src=x> [c](d) `e`\nf"
-    text = r"a\|b \<img src=x\> \[c\](d) \`e\` f"
-    assert markdown_text(name) == text
-    assert markdown_table(pl.DataFrame({"model": [name]})).splitlines()[-1] == f"| {text} |"

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,13 +14,12 @@ import pytest
 
 import identilens as idl
 from helpers.command import command, failing, identilens
-from helpers.toy import Toy, ToySettings, toy
-from identilens.cli import app, commands, explore, options, reproductions, selfcheck
-from identilens.cli.options import ModelOptions, RayOptions, RunOptions
+from helpers.toy import Toy, toy
+from identilens.cli import app, commands, explore, options, selfcheck
+from identilens.cli.options import ModelOptions
 from identilens.demo.examples import STORY
 from identilens.errors import CheckFailedError, InputError
 from identilens.models.proof import Check
-from identilens.reproduce.options import SharedSettings
 from identilens.studies.registry import STUDIES, Entry
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -42,8 +40,8 @@ def test_the_help_of_the_program_is_short_and_names_every_command():
 @pytest.mark.parametrize(
     ("given", "tokenizer", "inputs"),
     [
-        ([], object(), list(selfcheck._TEXTS)), ([], None, [list(range(3, 14)), list(range(5, 9))]),
-        (TEN, object(), list("abcdefgh")), ([*TEN, "--limit", 9], object(), list("abcdefghi")),
+        ([], None, [list(range(3, 14)), list(range(5, 9))]), (TEN, object(), list("abcdefgh")),
+        ([*TEN, "--limit", 9], object(), list("abcdefghi")),
     ],
 )  # fmt: skip
 def test_what_is_checked(monkeypatch, given, tokenizer, inputs):
@@ -143,46 +141,6 @@ def test_the_explorer_is_given_models_texts_and_settings(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     monkeypatch.delitem(sys.modules, "identilens.explorer.server", raising=False)
     assert "pip install 'identilens[explorer]'" in failing("explore", "--model", "a")
-
-
-def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
-    asked = []
-
-    def make(settings, out, **options):
-        asked.append((settings, out, options))
-        return SimpleNamespace(findings="found")
-
-    @contextmanager
-    def watched(unit, shown):
-        yield f"{unit} {shown}"
-
-    class Shared(ToySettings, SharedSettings):
-        """Settings of runs that a cluster shares."""
-
-    figure = SimpleNamespace(unit="runs", source="s", make=make)
-    written = []
-    monkeypatch.setattr(reproductions, "figure_named", lambda name: figure)
-    monkeypatch.setattr(reproductions, "REPRODUCTIONS", {"one": "One."})
-    monkeypatch.setattr(reproductions, "OPTIONS", {"one": Shared})
-    monkeypatch.setattr(reproductions, "watched", watched)
-    monkeypatch.setattr(reproductions, "write_reproduction", lambda *given: written.append(given))
-    command = reproductions.reproduction_command("one")
-    assert list(command.__signature__.parameters) == ["settings", "run", "cluster"]
-    out = tmp_path / "out"
-    command(run=RunOptions(out=str(out)), cluster=RayOptions(ray="auto"))
-    ((settings, where, options),) = asked
-    assert (type(settings), where) == (Shared, out)
-    assert options == {
-        "progress": "runs True", "resume": False, "overwrite": False,
-        "ray": "auto",
-    }  # fmt: skip
-    assert written[0][:2] == ("one", "s")
-    assert capsys.readouterr().out == f"found\nresults: {out}\n"
-    out.write_text("a file")
-    with pytest.raises(InputError, match="is no folder"):
-        command(run=RunOptions(out=str(out)))
-    monkeypatch.setattr(reproductions, "OPTIONS", {"one": ToySettings})
-    assert list(reproductions.one.__signature__.parameters) == ["settings", "run"]
 
 
 def test_a_cluster_is_this_machine_or_an_address(monkeypatch):

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from transformers import BertConfig, BertForSequenceClassification, BertModel
+from transformers import BertConfig, BertModel
 
 import identilens as idl
 from helpers.serving import TOKEN, explorer
@@ -35,27 +35,8 @@ def lens(small):
 
 
 @pytest.fixture(scope="module")
-def tuned(small, bundled):
-    """The small encoder after some steps of training."""
-    torch.manual_seed(0)
-    model = BertForSequenceClassification.from_pretrained(small, num_labels=2).train()
-    optimiser, labels = torch.optim.AdamW(model.parameters(), lr=5e-3), torch.tensor([0, 1])
-    batch = bundled.tokenizer(
-        ["The engine had run.", "Nobody came."], padding=True, return_tensors="pt"
-    )
-    for _ in range(5):
-        model(**batch, labels=labels).loss.backward()
-        optimiser.step()
-        optimiser.zero_grad()
-    folder = small.parent / "tuned"
-    model.save_pretrained(folder)
-    bundled.tokenizer.save_pretrained(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def address(small, tuned, lens):
-    with explorer({str(small): lens, str(tuned): idl.load(tuned)}, [TEXT]) as running:
+def address(small, lens):
+    with explorer({str(small): lens}, [TEXT]) as running:
         yield running
 
 

@@ -4,7 +4,6 @@ All in single precision, on one thread; training is compared after few steps.
 """
 
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -14,7 +13,7 @@ import polars as pl
 
 import identilens as idl
 from golden.stored import AFTER_TRAINING, Case, single
-from helpers.dycks import MEASURING, SETTINGS
+from helpers.dycks import MEASURING, SETTINGS, shrunk
 from helpers.made_tasks import write_trec
 from identilens.reproduce import wen2023
 from identilens.reproduce.options import WenSettings
@@ -69,11 +68,6 @@ def encoder():
 
 def wen(name, *shared):
     """Return the tables of a reproduction whose study is run with everything but its size."""
-
-    def shrunk(settings, **options):
-        smaller = [replace(one, training=replace(one.training, tokens=700)) for one in settings]
-        return idl.lab.train_dyck(smaller, **{**options, **MEASURING})
-
     with TemporaryDirectory() as folder, patch.object(wen2023, "train_dyck", shrunk):
         found = figure_named(f"wen2023-{name}").make(WenSettings(seeds=2, epochs=1), Path(folder))
     own = set(found.tables) - {"means", "variation", "heads", "misleading"}

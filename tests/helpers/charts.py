@@ -31,9 +31,3 @@ def drop_downs(chart):
         for param in params
         if "bind" in param
     }
-
-
-def drawn(chart, *columns):
-    """Return the values of some columns in the first data of a chart, row by row."""
-    (rows, *_), *_ = marks(chart).values()
-    return [tuple(row[column] for column in columns) for row in rows]

@@ -1,5 +1,6 @@
-"""Tokenizers of tiny models: single characters, and the chat templates of three families."""
+"""Tokenizers of tiny models: single characters, and the chat templates of three families; plain runs of answers."""
 
+import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -59,6 +60,22 @@ def tokenizer(template=None):
     )
     made.chat_template = TEMPLATES.get(template)
     return made
+
+
+@torch.no_grad()
+def log_probabilities(lens, ids, answer):
+    """The log-probability of each token of an answer, by one plain run."""
+    logits = lens.model(torch.tensor([[*ids, *answer]])).logits[0, -len(answer) - 1 : -1]
+    return logits.double().log_softmax(-1)[range(len(answer)), answer]
+
+
+def greedy(lens, ids, tokens, **options):
+    """What the model generates after some tokens, by ``generate``."""
+    given = torch.tensor([ids])
+    mask = torch.ones_like(given)
+    return lens.model.generate(
+        given, attention_mask=mask, max_new_tokens=tokens, do_sample=False, **options
+    )
 
 
 def answering(family, template=None):

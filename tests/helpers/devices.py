@@ -10,6 +10,7 @@ import torch
 from polars.testing import assert_frame_equal
 
 import identilens as idl
+from helpers.heads import seeded
 from helpers.zoo import build, classifier, example, ids
 from identilens.explorer.work import measured
 from identilens.linalg.memory import WITHOUT_DOUBLES
@@ -136,7 +137,7 @@ WORK: dict[str, Callable[[Any], Any]] = {
 
 def _measured(device):
     """Every measure of rows that takes tensors, given tensors of a device."""
-    drawn = torch.Generator().manual_seed(0)
+    drawn = seeded()
     T = torch.randn(8, 4, generator=drawn).double().to(device)
     A = torch.randn(8, 8, generator=drawn).double().softmax(-1).to(device)
     causal = torch.ones(8, 8, dtype=torch.bool).tril().to(device)
@@ -147,21 +148,19 @@ def _measured(device):
         "certain mass": lambda: attention.certain_mass(seen, T, visible=causal),
         "mass within a tolerance": lambda: attention.certain_mass(A, T, tolerance=0.01),
         "functional": lambda: attention.functional_interval(A[3], T, torch.eye(8).to(device)).lo,
-        "far": lambda: attention.far_alternatives(A, T, generator=torch.Generator().manual_seed(0)),
+        "far": lambda: attention.far_alternatives(A, T, generator=seeded()),
         "effective": lambda: attention.effective_attention(T, weights=A).effective,
         "logit rank": lambda: attention.least_logit_rank(A),
         "realisable": lambda: (
             attention.realisable_alternative(
                 attention.softmax_map(A[:, :4], A[:, 4:], T[:, :2]),
-                generator=torch.Generator().manual_seed(0),
+                generator=seeded(),
             ).weights
         ),
         "uniform": lambda: attention.sample_alternatives(
-            A, T, 4, method="uniform", generator=torch.Generator().manual_seed(0)
+            A, T, 4, method="uniform", generator=seeded()
         ),
-        "sampled": lambda: attention.sample_alternatives(
-            A, T, 4, generator=torch.Generator().manual_seed(0)
-        ),
+        "sampled": lambda: attention.sample_alternatives(A, T, 4, generator=seeded()),
     }
 
 

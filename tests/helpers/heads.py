@@ -50,24 +50,37 @@ def uniforms(generator, *shape):
     return torch.rand(*shape, generator=generator, dtype=torch.float64)
 
 
+def seen_of(visible, weights):
+    """The keys that rows of weights see: all of them where there is no mask."""
+    return torch.ones_like(weights, dtype=torch.bool) if visible is None else visible
+
+
+def drawn(*shape, seed=0):
+    """Standard normal numbers in float64 of a seed."""
+    return normals(seeded(seed), *shape)
+
+
 def causal(n):
     return torch.ones(n, n, dtype=torch.bool).tril()
 
 
+def softmax_of(logits, visible=None):
+    """The weights of logits over the keys that each row sees."""
+    if visible is not None:
+        logits = logits.masked_fill(~visible, -torch.inf)
+    return logits.softmax(-1)
+
+
 def random_qkt(seed, n, d_k, d_v, n_query=None):
     generator = seeded(seed)
-    queries = torch.randn(n_query or n, d_k, generator=generator, dtype=torch.float64)
-    keys = torch.randn(n, d_k, generator=generator, dtype=torch.float64)
-    return queries, keys, torch.randn(n, d_v, generator=generator, dtype=torch.float64)
+    sizes = ((n_query or n, d_k), (n, d_k), (n, d_v))
+    return [normals(generator, *size) for size in sizes]
 
 
 def random_weights(seed, n, d, sharpness=1.0, visible=None):
     generator = seeded(seed)
-    T = torch.randn(n, d, generator=generator, dtype=torch.float64)
-    logits = sharpness * torch.randn(n, n, generator=generator, dtype=torch.float64)
-    if visible is not None:
-        logits = logits.masked_fill(~visible, -torch.inf)
-    return torch.softmax(logits, -1), T
+    T = normals(generator, n, d)
+    return softmax_of(sharpness * normals(generator, n, n), visible), T
 
 
 def load_encoder(path):

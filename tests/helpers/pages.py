@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import torch
 
+from helpers.heads import seeded
 from identilens.charts.viewer import TokenMap
 from identilens.runs.result import Finding
 
@@ -48,7 +49,7 @@ def heads(kinds=("encoder", "decoder"), layers=3, count=4):
 
 
 def token_map(text, layer, head, tokens):
-    generator = torch.Generator().manual_seed(100 * text + 10 * layer + head)
+    generator = seeded(100 * text + 10 * layer + head)
     raw = torch.softmax(2 * torch.randn(len(tokens), len(tokens), generator=generator), -1)
     effective = raw + 0.05 * torch.randn(raw.shape, generator=generator)
     choices = {"text": text, "layer": layer, "head": head}

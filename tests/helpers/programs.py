@@ -5,12 +5,13 @@ import numpy as np
 import torch
 from scipy.sparse import csc_matrix
 
+from helpers.heads import doubles, normals, seeded
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.row_programs import RowPrograms, stacked
 
 # Keys at 0, 1 and 1/2 on a line: (0.2, 0.2, 0.6) has the alternatives (0.2 + t, 0.2 + t, 0.6 − 2t), |t − 0.05| <= 0.25.
 LINE = [0.0, 1.0, 0.5]
-LINE_ROW = torch.tensor([0.2, 0.2, 0.6], dtype=torch.float64)
+LINE_ROW = doubles([0.2, 0.2, 0.6])
 
 
 def kept_basis(T):
@@ -27,9 +28,9 @@ def programs_of(row, T, allowed=0.0, among=None):
 
 def random_row(seed, n, d, sharpness):
     """A row of softmax attention, and values of n keys."""
-    generator = torch.Generator().manual_seed(seed)
-    T = torch.randn(n, d, generator=generator, dtype=torch.float64)
-    return torch.softmax(sharpness * torch.randn(n, generator=generator, dtype=torch.float64), 0), T
+    generator = seeded(seed)
+    T = normals(generator, n, d)
+    return torch.softmax(sharpness * normals(generator, n), 0), T
 
 
 def by_clarabel(cost, row, values, allowed, blocks=None):

@@ -2,6 +2,8 @@
 
 import torch
 
+from helpers.heads import seen_of
+
 EPS = 1.1920929e-07
 
 
@@ -18,6 +20,19 @@ def projector_svd(T):
     left, sigma, _ = torch.linalg.svd(T, full_matrices=False)
     left = left[:, sigma > max(T.shape) * EPS * sigma.max()]
     return left @ left.mT
+
+
+def with_sink(head, values):
+    """Weights, values and seen keys of a head; a learned sink is one more key of value zero, which every row sees."""
+    weights, seen = head.attention, seen_of(head.visible, head.attention)
+    if not head.sink:
+        return weights, values, seen
+    rest = (1 - weights.sum(-1, keepdim=True)).clamp_min(0)
+    weights, seen = (
+        torch.cat([weights, rest], -1),
+        torch.cat([seen, torch.ones_like(seen[:, :1])], -1),
+    )
+    return weights, torch.cat([values, torch.zeros_like(values[:1])]), seen
 
 
 def effective_svd(weights, T, visible=None):

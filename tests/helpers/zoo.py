@@ -6,6 +6,7 @@ from typing import Any
 import torch
 import transformers as hf
 
+from helpers.heads import seeded
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.encoder.configuration import IdentifiableEncoderConfig
@@ -25,6 +26,7 @@ _LLAMA = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 128,
 }
+_UNGROUPED = {name: size for name, size in _LLAMA.items() if name != "num_key_value_heads"}
 _BERT = {
     "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
     "num_attention_heads": 4, "max_position_embeddings": 128,
@@ -84,8 +86,7 @@ _OPT = {
     "word_embed_proj_dim": 32,
 }
 _MODERN = {
-    **{key: value for key, value in _BERT.items() if key != "intermediate_size"},
-    "intermediate_size": 48, "local_attention": 6, "global_attn_every_n_layers": 2,
+    **_BERT, "local_attention": 6, "global_attn_every_n_layers": 2,
     "pad_token_id": 0, "cls_token_id": 1, "sep_token_id": 2, "bos_token_id": 1, "eos_token_id": 2,
 }  # fmt: skip
 _DISTIL = {
@@ -136,11 +137,7 @@ BUILDERS: dict[str, Callable[[], Any]] = {
     "electra": lambda: hf.ElectraModel(hf.ElectraConfig(**_BERT, embedding_size=16)),
     "modernbert": lambda: hf.ModernBertModel(hf.ModernBertConfig(**_MODERN)),
     "gpt2": lambda: hf.GPT2LMHeadModel(hf.GPT2Config(**_GPT2)),
-    "gpt_neox": lambda: hf.GPTNeoXForCausalLM(
-        hf.GPTNeoXConfig(
-            **{key: value for key, value in _LLAMA.items() if key != "num_key_value_heads"}
-        )
-    ),
+    "gpt_neox": lambda: hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**_UNGROUPED)),
     "opt": lambda: hf.OPTForCausalLM(hf.OPTConfig(**_OPT)),
     "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**_LLAMA)),
     "mistral": lambda: hf.MistralForCausalLM(hf.MistralConfig(**_LLAMA, sliding_window=4)),
@@ -156,11 +153,7 @@ BUILDERS: dict[str, Callable[[], Any]] = {
     "marian": lambda: hf.MarianMTModel(hf.MarianConfig(**_SEQ2SEQ)),
     "whisper": lambda: hf.WhisperForConditionalGeneration(hf.WhisperConfig(**_WHISPER)),
     "vit": lambda: hf.ViTModel(hf.ViTConfig(**_VIT)),
-    "clip": lambda: hf.CLIPTextModel(
-        hf.CLIPTextConfig(
-            **{key: value for key, value in _LLAMA.items() if key != "num_key_value_heads"}
-        )
-    ),
+    "clip": lambda: hf.CLIPTextModel(hf.CLIPTextConfig(**_UNGROUPED)),
 }
 
 MORE: dict[str, Callable[[], Any]] = {
@@ -218,6 +211,12 @@ def _random(model):
     return model.eval()
 
 
+def gemma():
+    """A Gemma of the first version, whose norms shift their weights by 1."""
+    torch.manual_seed(0)
+    return hf.GemmaForCausalLM(hf.GemmaConfig(**_LLAMA, head_dim=8)).eval()
+
+
 def granite_swa():
     """Its attention scales the output by a sink, and not the weights."""
     torch.manual_seed(0)
@@ -241,13 +240,12 @@ def build(family, seed=0):
 
 def ids(length, seed=0):
     """Token ids without any special meaning to any family."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(5, VOCAB, (length,), generator=generator).tolist()
+    return torch.randint(5, VOCAB, (length,), generator=seeded(seed)).tolist()
 
 
 def example(family, seed=0):
     """Inputs for one family: token ids, or a batch of features."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = seeded(seed)
     if family == "vit":
         return {"pixel_values": torch.randn(2, 3, 12, 12, generator=generator)}
     if family == "whisper":
@@ -269,14 +267,14 @@ def tiny(model):
     return Lens(model, name="tiny")
 
 
-def tiny_encoder():
-    """An encoder of one layer with two heads of four numbers."""
+def tiny_encoder(layers=1):
+    """An encoder of two heads of four numbers in each layer."""
     torch.manual_seed(0)
     config = hf.BertConfig(
         vocab_size=96,
         hidden_size=8,
         intermediate_size=8,
-        num_hidden_layers=1,
+        num_hidden_layers=layers,
         num_attention_heads=2,
     )
     return tiny(hf.BertModel(config))

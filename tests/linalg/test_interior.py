@@ -8,7 +8,7 @@ from torch.nn.functional import pad
 from torch.testing import assert_close
 
 from helpers.heads import normals, seeded, seeds, uniforms
-from helpers.programs import LINE, LINE_ROW, by_clarabel, kept_basis, random_row
+from helpers.programs import LINE, by_clarabel, kept_basis, random_row
 from identilens.errors import NumericalError
 from identilens.linalg import head_values, interior
 from identilens.linalg.interior import SharedPrograms
@@ -116,20 +116,6 @@ def test_keys_of_equal_values_and_weights_of_zero(seed, apart):
     # A point of one program is feasible in all others: no bound is above its cost.
     least = (costs @ optima.points.T).amin(1)
     assert (optima.bounds <= least + 2 * ACCEPTED_ERROR).all()
-
-
-@pytest.mark.parametrize(
-    ("cost", "least"),
-    [([1.0, 0, 0], 0.0), ([-1.0, 0, 0], -0.5), ([0, 0, 1.0], 0.0), ([0, 0, -1.0], -1.0)],
-)
-def test_line_by_hand(cost, least):
-    cost, kept = torch.tensor(cost, dtype=torch.float64), kept_basis(LINE)
-    point, multipliers = by_simplex(cost, LINE_ROW, kept)
-    assert float(cost @ point) == pytest.approx(least, abs=1e-12)
-    proven = SharedPrograms(kept).proven(
-        cost[None], LINE_ROW[None], multipliers[None], torch.zeros_like(multipliers[None])
-    )
-    assert float(proven[0]) == pytest.approx(least, abs=1e-12)
 
 
 def test_infeasible_numbers_are_reported():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.heads import causal, masks, normals, seeded, uniforms
+from helpers.heads import causal, masks, normals, seeded, softmax_of, uniforms
 from helpers.layers import measured
 from helpers.reference import effective_svd, rank_svd
 from identilens.linalg import FLOAT32_EPS, ProjectedValues
@@ -83,7 +83,7 @@ def test_every_visibility_equals_an_svd_of_each_row(name, n, rank):
     everything = torch.ones(n, n, dtype=torch.bool)
     visible = (masks(n) | {"all": everything})[name]
     mask = everything if visible is None else visible
-    weights = normals(seeded(1), n, n).masked_fill(~mask, -torch.inf).softmax(-1)
+    weights = softmax_of(normals(seeded(1), n, n), mask)
     found = ProjectedValues.of(values, projection)
     expected = effective_svd(weights, T, mask)
     assert_close(found.effective(weights, visible), expected, atol=1e-8, rtol=0)

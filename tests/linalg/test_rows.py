@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.heads import masks, normals, seeded
+from helpers.heads import masks, normals, seeded, softmax_of
 from helpers.reference import effective_svd
 from identilens.linalg import OutputFactor, ProjectedValues, memory
-from identilens.linalg.masked_rows import CausalRows
 
 KINDS = ("random", "low rank", "nearly low rank", "repeated", "scales over 1e4")
 
@@ -54,7 +53,7 @@ def test_a_thousand_random_layers(start):
         # Local rows see about as many keys as values have dimensions: rounding grows with their condition.
         names = [name for name in patterns(n) if name != "local"]
         visible, seen = patterns(n)[names[seed % 5]]
-        weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
+        weights = softmax_of(logits, seen)
         found = T.projector(n, visible).effective(weights)
         for head, (value, block) in enumerate(
             zip(values.expand(*projection.shape[:2], -1, -1).flatten(0, 1), projection.flatten(0, 1), strict=True)
@@ -72,7 +71,7 @@ def test_what_is_left_of_the_ones_is_that_of_the_maps(seed, name, held, monkeypa
     T = ProjectedValues(values, projection.shape[-1], OutputFactor.of(projection))
     n = values.shape[2]
     visible, seen = patterns(n)[name]
-    weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
+    weights = softmax_of(logits, seen)
     projector = T.projector(n, visible)
     effective = projector.effective(weights)
     ones = seen.double() / seen.sum(-1, keepdim=True)
@@ -82,15 +81,6 @@ def test_what_is_left_of_the_ones_is_that_of_the_maps(seed, name, held, monkeypa
         torch.testing.assert_close(found, effective[:, rows], atol=1e-12, rtol=0)
         expected = ((ones - effective_ones) * seen.sum(-1, keepdim=True))[:, rows].square().sum(-1)
         torch.testing.assert_close(outside, expected, atol=1e-7, rtol=0)
-
-
-def test_heads_of_a_group_share_their_values():
-    values, projection = torch.randn(2, 1, 90, 8).double(), torch.randn(2, 3, 8, 20).double()
-    T = ProjectedValues(values, 20, OutputFactor.of(projection))
-    projector = T.projector(90, masks(90)["causal"])
-    assert isinstance(projector, CausalRows)
-    assert len(projector.white) == 2
-    assert len(projector.compact) == 6
 
 
 @pytest.mark.parametrize("name", ["causal", "window", "local", "prefix", "random"])

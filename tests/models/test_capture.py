@@ -1,17 +1,14 @@
 """Capture leaves every family's outputs alone, and its heads add up to the attention block's output."""
 
 import copy
-import threading
 
 import pytest
 import torch
 from torch.testing import assert_close
-from transformers import AttentionInterface
 
 from families.tiny import tiny_models
 from families.trial import _runnable
 from helpers.zoo import ALONE, BUILDERS, HYBRIDS, MORE, build, example, ids
-from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.capture import Collector
 from identilens.models.inputs import collate
@@ -105,44 +102,6 @@ def test_a_padded_batch_on_either_side_equals_each_text_alone(family, side):
             assert one.values.shape == other.values.shape
             assert_close(one.weights, other.weights, atol=2e-5, rtol=1e-4)
             assert_close(one.head_output, other.head_output, atol=5e-5, rtol=1e-4)
-
-
-def test_restores_implementation_and_training_mode_after_an_error():
-    model = build("bert").train()
-    model.pooler.eval()
-    lens = Lens(model)
-    with pytest.raises(UnsupportedModelError, match="IndexError"):
-        list(
-            lens.capture(
-                {"input_ids": torch.tensor([[5, 6]]), "token_type_ids": torch.tensor([[0, 9]])}
-            )
-        )
-    assert model.config._attn_implementation == "sdpa"
-    assert model.training
-    assert not model.pooler.training
-
-
-def test_other_threads_and_the_implementations_name_are_left_alone():
-    """While one thread captures, a plain run of the same model elsewhere goes its own way."""
-    model = build("splinter")
-    lens, alone = Lens(model), {}
-    batch = {"input_ids": torch.tensor([ids(9)])}
-    names = []
-
-    def run_elsewhere(call):
-        names.append(model.config._attn_implementation)
-        if call.index == 0:
-            thread = threading.Thread(target=lambda: alone.update(model(**batch)))
-            thread.start()
-            thread.join()
-        return call.attend()[0]
-
-    with torch.no_grad():
-        plain = model(**batch)
-    lens.run(lens.read([ids(9)]), run_elsewhere)
-    assert set(names) == {"eager"}
-    assert torch.equal(alone["last_hidden_state"], plain["last_hidden_state"])
-    assert AttentionInterface.get_interface.__module__.startswith("transformers")
 
 
 def maps(output):

@@ -47,27 +47,29 @@ def _ends(row, T):
     ]
 
 
-def test_intervals_are_those_of_the_rows_own_values():
-    lens = gated("afmoe")
+@pytest.mark.parametrize("family", ["afmoe", "bitnet"])
+def test_intervals_are_those_of_the_rows_own_values(family):
+    """Values as a gate scales them, or as they are mixed before a norm."""
+    lens = gated(family) if family in GATED else normed(family)
     head = next(lens.capture([ids(14)], weights=True)).layers[1].head(2)
-    own = head.values @ head.row_projection(13)
-    table = idl.certify(
-        lens, [ids(14)], layers=1, heads=2, queries=13, tolerance=("0", "10%")
-    ).table
-    exact, loose = table.partition_by("tolerance", maintain_order=True)
+    own = head.values @ head.row_projection(13) if family in GATED else head.values
+    found = idl.certify(lens, [ids(14)], layers=1, heads=2, queries=13, tolerance=("0", "10%"))
+    exact, loose = found.table.partition_by("tolerance", maintain_order=True)
     keys = exact["key"].to_list()
-    found = exact.select("lo", "hi").to_torch().double()
-    expected = torch.tensor(_ends(head.attention[13, keys], own[keys])).double()
-    assert_close(found, expected, atol=1e-6, rtol=0)
+    ends = torch.tensor(_ends(head.attention[13, keys], own[keys])).double()
+    assert_close(exact.select("lo", "hi").to_torch().double(), ends, atol=1e-6, rtol=0)
     norms = (head.attention[13, keys, None] * own[keys]).norm(dim=1)
     assert_close(exact["norm_share"].to_torch().double(), norms / norms.sum(), atol=1e-9, rtol=0)
-    # A small enough move of weight between two keys is an alternative, in the gated norm.
+    # A small enough move of weight between two keys is an alternative, in the norm of these values.
     limit = 0.1 * float((head.attention[13] @ own).norm())
     for first, second in ((0, 1), (1, 2), (3, 0)):
         apart = float((own[keys[first]] - own[keys[second]]).norm())
         step = min(limit / apart, float(head.attention[13, keys[second]]))
         row = loose.row(first, named=True)
         assert row["hi"] >= row["value"] + step - 1e-9
+    [text] = [one.text for one in found.sections() if one.anchor == "intervals"]
+    said = any("The model normalises what its heads mix" in part for part in text)
+    assert said == (family == "bitnet")
 
 
 def test_a_closed_gate_leaves_a_row_more_alternatives():
@@ -150,23 +152,6 @@ def test_other_weights_with_the_same_mixture_leave_the_model_as_it_is(family):
     assert far["hidden_change"].max() < 1e-5
 
 
-def test_intervals_and_tolerances_are_those_of_the_mixture():
-    lens = normed()
-    head = next(lens.capture([ids(14)], weights=True)).layers[1].head(2)
-    certified = idl.certify(lens, [ids(14)], layers=1, heads=2, queries=13, tolerance=("0", "10%"))
-    exact, loose = certified.table.partition_by("tolerance", maintain_order=True)
-    keys, row = exact["key"].to_list(), head.attention[13]
-    kept = torch.cat([head.values, torch.ones(14, 1)], 1).mT.numpy()
-    for key, lo in zip(keys, exact["lo"], strict=True):
-        least = linprog(torch.eye(14)[key].numpy(), A_eq=kept, b_eq=kept @ row.numpy())
-        assert lo == pytest.approx(least.fun, abs=1e-6)
-    limit = 0.1 * float((row @ head.values).norm())
-    step = limit / float((head.values[keys[0]] - head.values[keys[1]]).norm())
-    assert loose["hi"][0] >= min(loose["value"][0] + min(step, row[keys[1]]), 1) - 1e-9
-    [text] = [one.text for one in certified.sections() if one.anchor == "intervals"]
-    assert any("The model normalises what its heads mix" in part for part in text)
-
-
 def test_what_a_head_adds_is_bounded_only_while_the_norm_stays():
     lens = normed()
     direction = torch.ones(lens.model.config.hidden_size)
@@ -189,9 +174,5 @@ def test_a_prediction_takes_the_norm_into_account():
 def test_the_checks_of_a_users_own_model_pass():
     checks = proof(normed(), [ids(9), ids(6, 1)])
     assert all(check.passed for check in checks)
-    audit = idl.audit(normed(), [ids(6)], certain_rows=0, effects="none")
-    text = " ".join(words for section in audit.sections() for words in section.text)
-    assert "The model normalises what its heads mix" in text
-    assert "The model gates" not in text
     row = idl.certify(normed(), [ids(6)], layers=0, heads=1, queries=-1).summary().text
     assert "With what the head mixes, before the model normalises it, the same" in row

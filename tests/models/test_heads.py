@@ -10,11 +10,6 @@ import identilens as idl
 from helpers.zoo import BUILDERS, build, example
 from identilens.errors import InputError, UnsupportedModelError
 
-TEXT = (
-    "The river had risen during the night, and by morning the lower meadow lay under a sheet of brown water in which "
-    "the fence posts stood like the teeth of a broken comb. Nobody in the village was surprised, because the old "
-    "people had said for weeks that the ice in the hills would go at once."
-)
 HALF = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 ROUNDING = {torch.float32: 1e-6, torch.float16: 4e-3, torch.bfloat16: 4e-2}
 """Largest difference of a weight of the tiny models from the softmax in float64."""
@@ -102,12 +97,6 @@ def test_the_freedom_of_a_causal_head_is_that_of_its_freest_row():
     table = idl.audit(lens, text, certain_rows=0, examples=0).table
     assert [head.simplex_nullity for head in heads] == table["simplex_nullity"].to_list()
     assert table["simplex_nullity"].min() > 0, "the last row, which sees most keys"
-
-
-@pytest.fixture(scope="module", params=HALF)
-def half(request, bundled_path):
-    """The bundled encoder in half precision."""
-    return idl.load(bundled_path, dtype=request.param, device="cpu")
 
 
 @pytest.mark.parametrize("dtype", [*HALF, "float32"])

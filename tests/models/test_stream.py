@@ -3,13 +3,12 @@
 import pytest
 import torch
 from torch.testing import assert_close
-from transformers import GemmaConfig, GemmaForCausalLM
 
 import identilens as idl
 from helpers.chats import answering
 from helpers.heads import seeded
 from helpers.reference import effective_svd
-from helpers.zoo import build, ids
+from helpers.zoo import build, gemma, ids
 from identilens.errors import InputError, UnsupportedModelError
 from identilens.measures.mixing import alti_contributions
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
@@ -17,15 +16,10 @@ from identilens.models.continuations import answer_ids, followed
 from identilens.models.rollouts import final_rollouts, text_rollouts
 from identilens.models.stream import read_stream, require_unembedding, token_of
 
-GEMMA = GemmaConfig(
-    vocab_size=128, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=8,
-)  # fmt: skip
-
 
 def made(name):
     """A model whose norms, biases and shifts are not those of its initialisation."""
-    model = GemmaForCausalLM(GEMMA) if name == "gemma" else build(name)
+    model = gemma() if name == "gemma" else build(name)
     generator = seeded()
     with torch.no_grad():
         for weight in model.parameters():

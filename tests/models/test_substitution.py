@@ -8,6 +8,7 @@ from torch.testing import assert_close
 
 import identilens as idl
 from helpers import zoo
+from helpers.heads import seen_of
 from helpers.zoo import build, ids
 from identilens.errors import InputError
 from identilens.models import Lens, Rows
@@ -34,9 +35,7 @@ def test_own_weights_change_nothing_and_uniform_ones_everything(family):
     uniform = {
         (head.layer, head.head, head.kind): seen / seen.sum(-1, keepdim=True)
         for head in captured.heads
-        for seen in [
-            torch.ones_like(head.weights) if head.visible is None else head.visible.double()
-        ]
+        for seen in [seen_of(head.visible, head.weights).double()]
     }
     other = lens.substitute(uniform, item)
     for sequence, states in plain.hidden_states.items():
@@ -94,14 +93,6 @@ SITES = tuple(
         (0, "cross", 2, 8, None, False),
     )
 )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("given", "found"), [((0, 1, "decoder"), 0), ((2, 2, "decoder"), 1), ((0, 0, "cross"), 2)]
-)
-@pytest.mark.usefixtures("unchecked_shapes")
-def test_a_head_is_found_in_its_attention(given, found):
-    assert find_site(SITES, *given) == found
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,9 @@
 """Reproductions of Wen et al. 2023: settings, pages, and one of them run small."""
 
-from dataclasses import replace
-
 import polars as pl
 import pytest
 
-from helpers.dycks import MEASURING
+from helpers.dycks import shrunk
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.reproduce import wen2023
 from identilens.reproduce.options import Corollary2Settings, WenSettings
@@ -21,13 +19,6 @@ def make(name, settings, out, **run):
 
 @pytest.fixture
 def small(monkeypatch):
-    """Everything of a study but its size."""
-    train = wen2023.train_dyck
-
-    def shrunk(settings, **options):
-        smaller = [replace(one, training=replace(one.training, tokens=700)) for one in settings]
-        return train(smaller, **{**options, **MEASURING})
-
     monkeypatch.setattr(wen2023, "train_dyck", shrunk)
 
 

@@ -156,11 +156,6 @@ def test_texts_of_every_type_are_read(tmp_path, kind, column):
     assert read_texts(file, columns=[column], limit=3) == texts[:3]
 
 
-def test_folders_are_refused(tmp_path):
-    with pytest.raises(InputError, match="directory"):
-        read_texts(tmp_path)
-
-
 KINDS = {
     "a.txt": lambda words: "\n\n" + "\n \n".join(words) + "\n",
     "b.jsonl": lambda words: "".join(

@@ -14,7 +14,7 @@ from identilens.runs.provenance import Identity, provenance
 from identilens.studies.certify.settings import CertifySettings
 from identilens.studies.certify.study import CertifyStudy
 from identilens.studies.heads import lens_reference
-from identilens.studies.items import Items, read_items, word_at
+from identilens.studies.items import Items, read_items
 
 TEXTS = [ids(6), ids(5, 1), ids(7, 2)]
 
@@ -67,12 +67,6 @@ def test_a_text_that_is_too_long_is_named_before_one_is_used(bundled):
     texts[7] = " "
     with pytest.raises(InputError, match="empty"):
         read_items(bundled, texts, None)
-
-
-def test_a_token_belongs_to_the_word_it_shares_most_with():
-    spans = [(0, 2, "ca"), (2, 5, "n't")]
-    words = [word_at(spans, place, "none") for place in ((0, 3), (1, 4), (4, 5), (5, 6))]
-    assert words == ["ca", "n't", "n't", "none"]
 
 
 def test_a_model_made_in_memory_has_no_path(lens):

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from helpers.heads import normals, seeded, uniforms
+from helpers.heads import drawn, normals, seeded, uniforms
 from identilens.lab.dyck.balance import measure_balance
 from identilens.lab.dyck.embeddings import symbols
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
@@ -119,10 +119,6 @@ def test_pruned_random_transformers_compute_small_ones():
 SEARCH = {"inputs": 50, "length": 3, "starts": 6, "steps": 80}
 
 
-def drawn(*shape, seed=0):
-    return normals(seeded(seed), *shape)
-
-
 def unmixed(inner, outer):
     """A layer without attention: outer · relu(inner · x)."""
     none = torch.zeros(inner.shape[1], inner.shape[1]).double()
@@ -135,21 +131,19 @@ def linear(weight):
     return unmixed(torch.cat([identity, -identity]), torch.cat([weight, -weight], 1))
 
 
-def test_the_largest_error_of_a_linear_map_is_its_spectral_norm():
-    weight = drawn(8, 8)
-    found = approximation_error(linear(weight), linear(torch.zeros_like(weight)), **SEARCH)
-    known = float(torch.linalg.matrix_norm(weight, 2))
-    assert found[0] < 0.95 * known
-    assert found[1] == pytest.approx(known, rel=1e-4)
-    assert found[1] <= known * (1 + 1e-12)
+WEIGHT, INNER, OUTER = drawn(8, 8), drawn(1, 8), drawn(8, 1, seed=1)
 
 
-def test_the_largest_error_of_a_single_relu():
-    inner, outer = drawn(1, 8), drawn(8, 1, seed=1)
-    found = approximation_error(
-        unmixed(inner, outer), unmixed(inner, torch.zeros_like(outer)), **SEARCH
-    )
-    known = float(inner.norm() * outer.norm())
+@pytest.mark.parametrize(
+    ("layer", "other", "known"),
+    [
+        (linear(WEIGHT), linear(0 * WEIGHT), torch.linalg.matrix_norm(WEIGHT, 2)),
+        (unmixed(INNER, OUTER), unmixed(INNER, 0 * OUTER), INNER.norm() * OUTER.norm()),
+    ],
+    ids=["a linear map", "a single relu"],
+)
+def test_the_largest_error_is_the_spectral_norm(layer, other, known):
+    found, known = approximation_error(layer, other, **SEARCH), float(known)
     assert found[0] < 0.95 * known
     assert found[1] == pytest.approx(known, rel=1e-4)
     assert found[1] <= known * (1 + 1e-12)

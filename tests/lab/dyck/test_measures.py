@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from helpers.brackets import close_symbol, is_valid, open_symbol, read_brackets
+from helpers.heads import causal, seeded, softmax_of
 from identilens.lab.dyck.balance import SecondLayer, measure_balance, pair_sizes
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import symbol_ids, symbols
@@ -24,15 +25,9 @@ from identilens.lab.dyck.training import new_model
 LANGUAGE = Dyck(2, 3)
 
 
-def seeded(seed=0):
-    return torch.Generator().manual_seed(seed)
-
-
 def causal_patterns(seeds, n, seed=0):
     logits = torch.randn(seeds, n, n, generator=seeded(seed))
-    return torch.softmax(
-        logits.masked_fill(~torch.ones(n, n, dtype=torch.bool).tril(), -torch.inf), -1
-    )
+    return softmax_of(logits, causal(n))
 
 
 def test_variation_of_patterns_worked_out_by_hand():

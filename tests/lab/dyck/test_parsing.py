@@ -16,7 +16,6 @@ from identilens.lab.dyck.parsing import (
     next_token_distribution,
     parse,
     probe_prefix,
-    token_names,
 )
 
 
@@ -36,13 +35,6 @@ def test_parse_is_what_a_stack_does(types, depth, length, seed):
             assert one == wanted[:3] or not wanted[-1]
 
 
-def test_a_worked_example():
-    found = parse(Dyck(2, 3), read_brackets(Dyck(2, 3), "([])[")[None])
-    assert found.depth.tolist() == [[1, 2, 1, 0, 1]]
-    assert found.top_type.tolist() == [[0, 1, 0, -1, 1]]
-    assert found.top_place.tolist() == [[0, 1, 0, -1, 4]]
-
-
 @given(st.integers(1, 3), st.integers(1, 4), st.floats(0.1, 0.9), seeds)
 @settings(max_examples=30, deadline=None)
 def test_next_tokens_are_those_that_keep_the_prefix_valid(types, depth, chance, seed):
@@ -57,12 +49,6 @@ def test_next_tokens_are_those_that_keep_the_prefix_valid(types, depth, chance, 
     between = (found.depth[:, -1] > 0) & (found.depth[:, -1] < depth)
     opened = law[:, SPECIAL : SPECIAL + types].sum(1)
     assert torch.allclose(opened[between], torch.full_like(opened[between], chance))
-
-
-def test_brackets_are_written_and_read():
-    language = Dyck(3, 4)
-    tokens = read_brackets(language, "([{}])")
-    assert "".join(token_names(language)[token] for token in tokens) == "([{}])"
 
 
 @pytest.mark.parametrize(("types", "depth"), [(2, 4), (3, 8), (1, 1)])
@@ -94,23 +80,19 @@ def probability(language, tokens):
     return float(law[torch.arange(len(tokens)), tokens].prod())
 
 
-@given(languages, st.integers(1, 40), seeds)
-@settings(max_examples=30, deadline=None)
-def test_prefixes_are_prefixes(language, length, seed):
-    tokens = language.sample_prefixes(8, length, seeded(seed))
-    assert tokens.shape == (8, length)
-    assert bool(is_valid(language, tokens).all())
+samplers = pytest.mark.parametrize("sampler", ["prefixes", "complete"])
 
 
+@samplers
 @given(languages, st.integers(1, 20), seeds)
 @settings(max_examples=30, deadline=None)
-def test_complete_words_are_complete(language, half, seed):
-    tokens = language.sample_complete(8, 2 * half, seeded(seed))
+def test_samples_are_prefixes_or_complete_words(sampler, language, half, seed):
+    tokens = getattr(language, f"sample_{sampler}")(8, 2 * half, seeded(seed))
     assert tokens.shape == (8, 2 * half)
-    assert bool(is_valid(language, tokens, complete=True).all())
+    assert bool(is_valid(language, tokens, complete=sampler == "complete").all())
 
 
-@pytest.mark.parametrize("sampler", ["prefixes", "complete"])
+@samplers
 def test_samples_follow_the_law_exactly(sampler):
     language, length, count = Dyck(2, 2, 0.3), 6, 200_000
     words = torch.tensor(list(product(range(3, 7), repeat=length)))
@@ -129,11 +111,6 @@ def test_samples_follow_the_law_exactly(sampler):
     # Chi-squared: its mean is the degrees of freedom, its variance twice as much.
     freedom = len(expected) - 1
     assert abs(squares - freedom) < 5 * (2 * freedom) ** 0.5
-
-
-def test_the_start_token_stands_first():
-    tokens = with_start(read_brackets(Dyck(), "()")[None])
-    assert tokens.tolist() == [[1, 3, 5]]
 
 
 LANGUAGE = Dyck(2, 3)

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import identilens as idl
 from helpers.brackets import is_valid
-from helpers.dycks import MEASURING, QUICK, SETTINGS
+from helpers.dycks import MINIMAL
 from helpers.heads import seeded
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.evaluation import closing_accuracy
@@ -21,13 +21,10 @@ from identilens.lab.dyck.settings import DyckTraining
 from identilens.lab.dyck.sufficiency import uniform_transformer
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
 from identilens.lab.dyck.train.measuring import head_rows
-from identilens.lab.dyck.train.result import DyckRuns
-from identilens.lab.dyck.train.study import train_dyck
 from identilens.lab.dyck.training import Stack, behind_nests, new_model, train_models
 
 SHORT = DyckTraining(length=12, tokens=1200, epochs=2, batch_size=25)
 SMALL = {"hidden_size": 16, "intermediate_size": 12}
-MINIMAL = {"block": "minimal", "first_layer": "one-hot", "num_hidden_layers": 1, "hidden_size": 20}
 
 
 def same(first, second, tolerance=2e-4):
@@ -176,31 +173,6 @@ def test_padding_changes_nothing(name):
         behind = model(left, attention_mask=torch.cat([none, mask], 1)).logits[:, 4:]
     assert torch.allclose(alone, right, atol=1e-5)
     assert torch.allclose(alone, behind, atol=1e-5)
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("dyck") / "run"
-    result = train_dyck(SETTINGS, seeds=[0, 1, 2], at_once=2, **MEASURING, out=folder)
-    return result, folder
-
-
-def test_the_tables_hold_every_setting_and_seed(study):
-    result, _ = study
-    assert result.settings == [one.name for one in SETTINGS]
-    assert result.table.columns == list(DyckRuns.schema["table"])
-    assert result.table.group_by("setting").len()["len"].to_list() == [3, 3]
-    assert result.heads.columns == list(DyckRuns.schema["heads"])
-    # One head behind the minimal layer, two in each of two layers otherwise.
-    assert len(result.heads) == 3 * (1 + 4)
-    assert result.patterns.columns == list(DyckRuns.schema["patterns"])
-    assert result.variation.columns == list(DyckRuns.schema["variation"])
-    assert len(result.variation) == 2 * (1 + 4)
-    assert result.variation["seeds"].unique().to_list() == [3]
-    assert len(result.curves) == 3 * 2 * QUICK.epochs
-    violation = result.table.select("block", "violation")
-    assert violation.filter(pl.col("block") == "minimal")["violation"].null_count() == 0
-    assert violation.filter(pl.col("block") == "gpt")["violation"].null_count() == 3
 
 
 def test_even_attention_is_needed_but_does_not_look_like_a_stack():

@@ -19,6 +19,7 @@ from helpers.heads import (
     real_head,
     seeded,
     seeds,
+    seen_of,
 )
 from helpers.programs import programs_of
 from identilens.linalg import ProjectedValues
@@ -108,7 +109,7 @@ def test_functional_intervals_equal_the_extremes_over_all_vertices(seed, n, d, m
     visible = causal(n) if masked else None
     A, T = random_weights(seed, n, d, 2.0, visible)
     query = n - 1 - seed % 2
-    seen = torch.ones(n, dtype=torch.bool) if visible is None else visible[query]
+    seen = seen_of(visible, A)[query]
     coefficients = 100 * normals(seeded(seed), 4, n)
     coefficients[3] = torch.zeros(n)
     found = functional_interval(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers.heads import causal, doubles, normals, seeded
+from helpers.heads import causal, doubles, drawn
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import (
     contribution_weights,
@@ -14,14 +14,10 @@ from identilens.measures.attention import (
 N, D_V, D_MODEL = 11, 4, 9
 
 
-def normal(*shape, seed=0):
-    return normals(seeded(seed), *shape)
-
-
 def weights_of(kind, heads=()):
     if kind == "one key":
         return torch.ones(*heads, 1, 1).double()
-    logits = normal(*heads, N, N, seed=3)
+    logits = drawn(*heads, N, N, seed=3)
     if kind == "near uniform":
         logits = 1e-6 * logits
     if kind == "near one-hot":
@@ -42,7 +38,7 @@ def removed(weights, T, query, key):
 def test_every_entry_is_what_its_definition_says(kind):
     weights = weights_of(kind)
     keys = weights.shape[-1]
-    values, W_O = normal(keys, D_V), normal(D_V, D_MODEL, seed=1)
+    values, W_O = drawn(keys, D_V), drawn(D_V, D_MODEL, seed=1)
     T = values @ W_O
     for given in (T, ProjectedValues.of(values, W_O)):
         shares, contributions = norm_share(weights, given), contribution_weights(weights, given)
@@ -73,24 +69,24 @@ def test_every_entry_is_what_its_definition_says(kind):
 
 
 def test_removing_all_but_nothing_is_undefined_and_only_there():
-    effects = removal_effect(weights_of("causal"), normal(N, D_V))
+    effects = removal_effect(weights_of("causal"), drawn(N, D_V))
     assert effects[0, 0].isnan(), "the first row of a decoder sees one key"
     assert effects.isnan().sum() == 1
-    one_hot = removal_effect(torch.eye(4).double(), normal(4, D_V))
+    one_hot = removal_effect(torch.eye(4).double(), drawn(4, D_V))
     assert one_hot.diagonal().isnan().all()
     assert (one_hot[~torch.eye(4, dtype=torch.bool)] == 0).all()
 
 
 def test_a_weight_just_below_one_keeps_its_digits():
-    T, rest = normal(3, D_V), 1e-14
+    T, rest = drawn(3, D_V), 1e-14
     weights = doubles([[1.0, 0.25 * rest, 0.75 * rest]])
     left = torch.linalg.vector_norm(0.25 * T[1] + 0.75 * T[2] - T[0])
     assert float(removal_effect(weights, T)[0, 0]) == pytest.approx(float(left), rel=1e-10)
 
 
 def test_heads_of_a_group_share_values():
-    weights, values = weights_of("full", heads=(6,)), normal(2, N, D_V)
-    W_O = normal(6, D_V, D_MODEL, seed=2)
+    weights, values = weights_of("full", heads=(6,)), drawn(2, N, D_V)
+    W_O = drawn(6, D_V, D_MODEL, seed=2)
     for head in range(6):
         group = values[head // 3]
         for measure in (norm_share, contribution_weights, removal_effect):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from torch.testing import assert_close
 
-from helpers.heads import causal, doubles, normals, random_weights, seeded, seeds
+from helpers.heads import causal, doubles, normals, random_weights, seeded, seeds, seen_of
 from helpers.programs import LINE, LINE_ROW, by_clarabel, programs_of, random_row
 from identilens.measures.attention import (
     certain_mass,
@@ -22,7 +22,7 @@ from identilens.measures.attention.intervals import attention_intervals
 
 def top_of(row, T, visible=None):
     """The key that no alternative puts second, −1 for none."""
-    seen = torch.ones_like(row, dtype=torch.bool) if visible is None else visible
+    seen = seen_of(visible, row)
     programs = programs_of(row[seen], T[seen])
     [top] = programs.top(programs.ends()).tolist()
     return top if top < 0 else int(seen.nonzero()[top])
@@ -192,14 +192,6 @@ def test_certain_mass_alone_and_together(tolerance):
     assert_close(together, alone, atol=1e-7, rtol=0)
     ends = torch.stack([attention_intervals(row, T, tolerance=tolerance).lo for row in rows])
     assert_close(together, ends, atol=1e-7, rtol=0)
-
-
-def test_functionals_up_to_a_tolerance():
-    row, T = random_row(3, 16, 6, 4.0)
-    group = torch.zeros(1, 16).double()
-    group[0, row.topk(2).indices] = 1.0
-    narrow, wide = (functional_interval(row, T, group, tolerance=one) for one in (0.0, 0.05))
-    assert wide.lo < narrow.lo <= narrow.value <= narrow.hi < wide.hi
 
 
 def test_a_row_without_output_does_not_speak_for_the_others():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from helpers.heads import masks, normals, seeded
+from helpers.heads import masks, normals, seeded, seen_of, softmax_of
 from helpers.layers import TensorLayer, measured
 from helpers.reference import effective_svd
 from identilens.linalg import ProjectedValues
@@ -22,11 +22,11 @@ def test_summary_of_blocks_equals_the_whole_map(causal, block):
     projection = normals(generator, 2, 8, 24)
     logits = queries @ keys.mT * 0.5
     visible = torch.ones(40, 40).tril().bool() if causal else None
-    logits = logits if visible is None else logits.masked_fill(~visible, -torch.inf)
-    found = summarise(values, projection, logits.softmax(-1), visible, block)
-    for head, weights in enumerate(logits.softmax(-1)):
+    whole = softmax_of(logits, visible)
+    found = summarise(values, projection, whole, visible, block)
+    for head, weights in enumerate(whole):
         effective = effective_svd(weights, values[head] @ projection[head], visible)
-        seen = torch.ones(40, 40).bool() if visible is None else visible
+        seen = seen_of(visible, weights)
         null_share = (weights - effective).square().sum() / weights.square().sum()
         assert float(found.null_share[head]) == pytest.approx(float(null_share), abs=1e-9)
         pearson = torch.corrcoef(torch.stack([weights[seen], effective[seen]]))[0, 1]
@@ -44,14 +44,11 @@ def test_summary_of_blocks_equals_the_whole_map(causal, block):
 @pytest.mark.parametrize(("n", "block"), [(100, 7), (100, 256), (48, 5), (5, 2), (1, 1)])
 def test_means_over_blocks_of_queries_and_keys(causal, n, block):
     generator = seeded(n)
-    logits = normals(generator, 2, n, n)
     visible = torch.ones(n, n).tril().bool() if causal else None
-    if causal:
-        logits = logits.masked_fill(~visible, -torch.inf)
+    weights = softmax_of(normals(generator, 2, n, n), visible).float()
     projected = ProjectedValues.of(
         torch.randn(2, n, 4, generator=generator), torch.randn(2, 4, 8, generator=generator)
     )
-    weights = logits.softmax(-1).float()
     layer = TensorLayer(projected, weights, visible, block)
     assert measure_layer(layer).means is None
     layer.keeps_means = True
@@ -76,9 +73,9 @@ def test_correlation_of_near_uniform_float32_weights(mask, n, spread, accuracy):
     values = normals(generator, 1, n, 8) + 2
     projection = normals(generator, 1, 8, 24)
     visible = masks(n)[mask]
-    seen = torch.ones(n, n, dtype=torch.bool) if visible is None else visible
     logits = spread * normals(generator, 1, n, n)
-    weights = logits.masked_fill(~seen, -torch.inf).softmax(-1).float()
+    weights = softmax_of(logits, visible).float()
+    seen = seen_of(visible, weights[0])
     found = summarise(values.float(), projection.float(), weights, visible, 16)
     effective = effective_svd(
         weights[0].double(), values[0].float().double() @ projection[0].float().double(), seen
@@ -94,8 +91,8 @@ def test_simplex_null_share_equals_a_projection_of_each_row(mask, n):
     values, logits = (normals(generator, 2, n, m) for m in (8, n))
     projection = normals(generator, 2, 8, 24)
     visible = masks(n)[mask]
-    seen = torch.ones(n, n, dtype=torch.bool) if visible is None else visible
-    weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
+    weights = softmax_of(logits, visible)
+    seen = seen_of(visible, weights[0])
     found = summarise(values, projection, weights, visible, 16)
     for head in range(2):
         free = 0.0
@@ -120,9 +117,8 @@ def test_simplex_nullity_is_the_largest_of_the_rows(mask, sink):
     values = normals(generator, 2, n, 12)
     values[:, :14] = values[:, :1]
     visible = masks(n)[mask]
-    seen = torch.ones(n, n, dtype=torch.bool) if visible is None else visible
-    logits = normals(generator, 2, n, n)
-    weights = logits.masked_fill(~seen, -torch.inf).softmax(-1)
+    weights = softmax_of(normals(generator, 2, n, n), visible)
+    seen = seen_of(visible, weights[0])
     layer = TensorLayer(ProjectedValues(values, 12), weights, visible)
     layer.has_sink = sink
     largest = [

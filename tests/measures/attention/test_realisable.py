@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.heads import causal, doubles, normals, random_qkt, seeded
+from helpers.heads import causal, doubles, normals, random_qkt, seeded, softmax_of
 from identilens.errors import InputError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.realisable import coordinates
@@ -35,7 +35,7 @@ def map_ranks(logits, point, seen, T):
     """Ranks of the whole Jacobians of output and of logits up to row constants, by autograd and SVD."""
 
     def output(point):
-        return torch.softmax(logits(point).masked_fill(~seen, -torch.inf), -1) @ T
+        return softmax_of(logits(point), seen) @ T
 
     def centred(point):
         own = logits(point) * seen
@@ -135,9 +135,7 @@ def test_alternatives_of_random_heads(n, d_k, d_v, masked):
         softmax_map(queries, keys, T, visible=visible), distance=0.06, generator=seeded()
     )
     logits = torch.mm(*halves(found.point, queries, keys)) / d_k**0.5
-    weights = torch.softmax(
-        logits if visible is None else logits.masked_fill(~visible, -torch.inf), -1
-    )
+    weights = softmax_of(logits, visible)
     assert torch.allclose(weights, found.weights, atol=1e-14)
     head = softmax_map(queries, keys, T, visible=visible)
     original = head.weights(head.coordinates.start)

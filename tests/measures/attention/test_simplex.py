@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.testing import assert_close
 
-from helpers.heads import causal, doubles, normals, random_weights, seeded, seeds, uniforms
+from helpers.heads import causal, doubles, random_weights, seeded, seeds, softmax_of, uniforms
 from identilens.measures.attention import samplers
 from identilens.measures.attention.determined import certain_mass
 from identilens.measures.attention.samplers import (
@@ -19,12 +19,6 @@ from identilens.measures.attention.samplers import (
 from identilens.measures.attention.simplex import simplex_space, total_variation
 
 METHODS = ("brunner", "bhardwaj", "uniform")
-
-
-def random_head(seed, n, d, sharpness=1.0):
-    generator = seeded(seed)
-    T = normals(generator, n, d)
-    return torch.softmax(sharpness * normals(generator, n, n), -1), T
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -39,10 +33,9 @@ def random_head(seed, n, d, sharpness=1.0):
 def test_every_alternative_is_a_distribution_with_the_same_output(
     method, seed, n, d, sharpness, masked
 ):
-    A, T = random_head(seed, n, d)
-    logits = sharpness * torch.log(A)
+    A, T = random_weights(seed, n, d)
     mask = causal(n) if masked else None
-    A = torch.softmax(logits if mask is None else logits.masked_fill(~mask, -torch.inf), -1)
+    A = softmax_of(sharpness * torch.log(A), mask)
     drawn = sample_alternatives(A, T, 3, method=method, visible=mask, generator=seeded(seed))
     assert drawn.shape == (3, n, n)
     assert drawn.min() >= 0
@@ -53,7 +46,7 @@ def test_every_alternative_is_a_distribution_with_the_same_output(
 
 
 def test_the_step_to_the_edge_empties_a_weight():
-    A, T = random_head(3, 12, 4)
+    A, T = random_weights(3, 12, 4)
     for drawn in sample_alternatives(A, T, 4, method="bhardwaj", share=1.0, generator=seeded()):
         assert drawn.amin(-1).max() < 1e-15
     for drawn in sample_alternatives(A, T, 4, method="bhardwaj", generator=seeded()):
@@ -61,7 +54,7 @@ def test_the_step_to_the_edge_empties_a_weight():
 
 
 def test_one_hot_rows():
-    _, T = random_head(1, 12, 2)
+    _, T = random_weights(1, 12, 2)
     T[0] = T[1:].mean(0)  # inside the others' hull: its one-hot row has many alternatives
     T[1] = 100.0  # a corner: its one-hot row has none
     A = torch.eye(12).double()
@@ -90,7 +83,7 @@ def test_far_alternative_by_hand_and_beyond_the_samples():
     assert far.tolist() == pytest.approx(
         [0.5, 0.5, 0.0], abs=1e-9
     )  # t = 0.3: distance 0.6 against 0.4 for t = −0.2
-    A, T = random_head(2, 20, 6)
+    A, T = random_weights(2, 20, 6)
     drawn = sample_alternatives(A, T, 30, method="uniform", generator=seeded())
     assert (
         total_variation(A, far_alternatives(A, T, generator=seeded()))
@@ -102,7 +95,7 @@ def test_the_farthest_corner_of_small_polytopes_is_found():
     """All corners are tried: a distribution over r + 1 keys that gives the same output, each the best for some row."""
     short = []
     for seed in range(12):
-        A, T = random_head(seed, 9, 2, sharpness=3.0)
+        A, T = random_weights(seed, 9, 2, sharpness=3.0)
         kept = torch.cat([T, torch.ones(9, 1)], 1)
         corners = torch.zeros(0, 9).double()
         for keys in itertools.combinations(range(9), 3):

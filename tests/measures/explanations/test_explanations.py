@@ -9,7 +9,7 @@ from scipy.stats import bootstrap, spearmanr
 from scipy.stats import t as student
 from torch.testing import assert_close
 
-from helpers.heads import causal, doubles, normals, random_weights, seeded
+from helpers.heads import causal, doubles, drawn, random_weights, seeded
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention import attention_intervals
 from identilens.measures.explanations import (
@@ -22,10 +22,6 @@ from identilens.measures.explanations import (
 )
 from identilens.measures.explanations.agreement import Interval, bootstrap_interval
 from identilens.measures.explanations.orders import OrderBounds, removal_order, removal_sets
-
-
-def drawn(*shape, seed=0):
-    return normals(seeded(seed), *shape)
 
 
 @pytest.mark.parametrize("levels", [None, 3])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from helpers.heads import seeded
+from helpers.heads import seeded, seen_of, softmax_of
 from identilens.linalg import ProjectedValues
 from identilens.measures.mixing import HeadRows, rollout_bounds
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
@@ -22,11 +22,9 @@ def heads(seed, layers=2, number=2, n=N, d_v=D_V, visible=None):
         layer = []
         for _ in range(number):
             logits = 2 * torch.randn(n, n, generator=generator).double()
-            if visible is not None:
-                logits = logits.masked_fill(~visible, -torch.inf)
             values = torch.randn(n, d_v, generator=generator).double()
             T = ProjectedValues.of(values, torch.eye(d_v).double())
-            layer.append(HeadRows(logits.softmax(-1), T, visible))
+            layer.append(HeadRows(softmax_of(logits, visible), T, visible))
         found.append(layer)
     return found
 
@@ -39,7 +37,7 @@ def rolled(layers):
 def vertices(head, query):
     """All vertices of the alternatives of a row, by solving for every choice of its support."""
     n = len(head.weights)
-    seen = torch.ones(n, dtype=torch.bool) if head.visible is None else head.visible[query]
+    seen = seen_of(head.visible, head.weights)[query]
     keys = seen.nonzero()[:, 0].tolist()
     equations = torch.cat([head.projected.values, torch.ones(n, 1).double()], 1).mT
     right = equations @ head.weights[query]

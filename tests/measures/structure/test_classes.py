@@ -154,15 +154,6 @@ def test_aware_moves_keep_the_structure_and_breaking_ones_take_it():
     )
 
 
-def test_rows_with_one_side_only_are_split():
-    weights, _ = case(4)
-    for W in (torch.zeros_like(weights), torch.full_like(weights, 0.1)):
-        moves = perturbation_directions(weights, W)
-        for direction in moves.values():
-            assert bool(torch.isfinite(direction).all())
-            assert bool((direction.abs().sum(-1) > 0).all())
-
-
 def test_rows_are_split_at_their_median_or_in_the_middle():
     weights = torch.full((4, 5), 0.2, dtype=torch.float64)
     structure = torch.tensor([

@@ -38,15 +38,6 @@ def test_r_is_the_span_of_all_columns(seed, count):
     assert_close(space.eigenvalues.sum(-1), torch.full((2,), 2.0, dtype=torch.float64))
 
 
-def test_what_is_orthogonal_to_r_is_in_every_kernel():
-    given_texts = texts(1, 3)
-    space = spanned(given_texts)
-    weights = random_weights(0, 10, 2)[0].expand(2, -1, -1)
-    left = weights - weights @ space.projector()
-    for one in given_texts:
-        assert_close(left @ one, torch.zeros(2, 10, 2).double())
-
-
 def test_a_direction_of_every_text_stands_out():
     """The weighted version: R is full, but one direction is in all texts and the others in one of them each."""
     common = torch.nn.functional.normalize(torch.ones(1, 10, 1).double(), dim=1)
@@ -59,21 +50,6 @@ def test_a_direction_of_every_text_stands_out():
     assert float(space.eigenvalues[0, 1]) < 0.5
     assert 1 < int(space.effective_dimension(0.95)) <= 10
     assert int(space.effective_dimension(0.4)) == 1
-
-
-def test_texts_of_r_lie_inside_it():
-    given_texts = texts(6, 3)
-    space = spanned(given_texts)
-    weights = torch.stack([random_weights(seed, 10, 2)[0] for seed in (1, 2)])
-    column, rank = column_projector(ProjectedValues(given_texts[0], 16))
-    assert rank.tolist() == [2, 2]
-    found = against_subspace(weights, column, space.projector())
-    assert_close(found.outside, torch.zeros(2).double(), atol=1e-10, rtol=0)
-    assert_close(found.ignored_dimension, torch.full((2,), 4.0, dtype=torch.float64))
-    kept = weights @ space.projector()
-    seen = weights @ column
-    share = (kept - seen).square().sum((-2, -1)) / weights.square().sum((-2, -1))
-    assert_close(found.ignored, share)
 
 
 def test_a_new_text_lies_partly_outside():

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from helpers.heads import normals, seeded
+from helpers.heads import drawn, seeded
 from identilens.measures.tokens import lookup
 from identilens.measures.tokens.lookup import look_up
 from identilens.measures.tokens.margins import Nearest, Noise
@@ -84,10 +84,6 @@ def test_wide_duplicates_tie_in_float32(distance):
 NOISES = (
     "bfloat16", "float16", "float32", "int8", "int4", "int8-channel", "int3-channel", "drop0.1",
 )  # fmt: skip
-
-
-def drawn(*shape, seed=0):
-    return normals(seeded(seed), *shape)
 
 
 @given(st.integers(2, 40), st.integers(1, 6), st.integers(1, 17), st.integers(0, 99))

@@ -18,7 +18,7 @@ from identilens.models.derivative.jacobian import (
     orthonormal_probes,
     output_norms,
 )
-from identilens.models.linearise import HiddenMap, sources
+from identilens.models.linearise import HiddenMap
 
 # Families that stay in double precision throughout; the others compute norms or softmax in single.
 DOUBLE = ["albert", "bart", "bert", "distilbert", "electra", "gpt2", "marian", "roberta", "whisper"]
@@ -154,16 +154,6 @@ def test_chunks_fit_the_budget():
     assert chunk_size(work, 100, 10_589, "piece") == 1
     with pytest.raises(InputError, match="there are 10588"):
         chunk_size(work, 100, 10_588, "piece")
-
-
-def test_sources_of_an_encoder_decoder_reach_what_they_should():
-    lens = Lens(build("bart"))
-    item = lens.read(example("bart"))[0]
-    assert sources(lens) == ("encoder", "decoder")
-    kinds = [
-        [label.kind for label in HiddenMap(lens, item, source).outputs] for source in sources(lens)
-    ]
-    assert kinds == [["encoder", "encoder", "cross", "cross"], ["decoder", "decoder"]]
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])

@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import identilens as idl
 from helpers.charts import leaves
-from helpers.chats import MESSAGES, answering
+from helpers.chats import MESSAGES, answering, greedy, log_probabilities
 from helpers.heads import doubles, seeded
 from helpers.written import answered
 from identilens.errors import InputError
@@ -26,16 +26,8 @@ CHAT = {"prompt": PROMPT, "segments": {"where": "the harbour", "who": [31, 37]}}
 def generated_attention(lens, ids, tokens):
     """The weights of each generated token as ``generate`` reports them for eager attention, by layer."""
     lens.model.set_attn_implementation("eager")
-    given = torch.tensor([ids])
-    output = lens.model.generate(
-        given,
-        attention_mask=torch.ones_like(given),
-        max_new_tokens=tokens,
-        do_sample=False,
-        output_attentions=True,
-        return_dict_in_generate=True,
-        disable_compile=True,
-    )
+    options = {"return_dict_in_generate": True, "disable_compile": True}
+    output = greedy(lens, ids, tokens, output_attentions=True, **options)
     answer, rows = output.sequences[0, len(ids) :].tolist(), []
     keys = len(ids) + len(answer)
     for layer in range(len(output.attentions[0])):
@@ -160,20 +152,12 @@ def test_estimates_are_right_in_the_mean_of_all_draws():
     """Two of four rows: every draw, all equally likely."""
     values = torch.rand(4, 3, generator=seeded(3)).double().tolist()
     rows = [
-        {
-            "text": 0,
-            "layer": 0,
-            "head": 0,
-            "kind": "decoder",
-            "query": row,
-            "functional": "a",
-            "tolerance": "0",
-            "value": value,
-        }
-        | {"lo": value - below / 8, "hi": value + above / 8}
+        {"query": row, "value": value, "lo": value - below / 8, "hi": value + above / 8}
         for row, (value, below, above) in enumerate(values)
     ]
-    whole, found = pl.DataFrame(rows), []
+    place = {"text": 0, "layer": 0, "head": 0, "kind": "decoder", "functional": "a"}
+    whole = pl.DataFrame([{**place, **row, "tolerance": "0"} for row in rows])
+    found = []
     [exact] = mean_of_rows(whole, []).to_dicts()
     for drawn in combinations(range(4), 2):
         known = pl.col("query").is_in(drawn)
@@ -262,9 +246,7 @@ def test_many_named_segments_are_not_compared():
 
 def likely(lens, ids, answer):
     """The probability of each token of an answer, by one plain run."""
-    with torch.no_grad():
-        logits = lens.model(torch.tensor([[*ids, *answer]])).logits[0, -len(answer) - 1 : -1]
-    return logits.double().softmax(-1)[range(len(answer)), answer].tolist()
+    return log_probabilities(lens, ids, answer).exp().tolist()
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt_oss", "bundled-decoder"])
@@ -273,11 +255,7 @@ def test_it_is_that_of_a_plain_run_without_the_segment(family):
     prompt = read_prompt(lens.tokenizer, read_chats(CHAT)[0], 0)
     found = idl.answer(lens, CHAT, max_new_tokens=5, bounded=0)
     own = found.positions.drop_nulls("answer")
-    given = torch.tensor([prompt.ids])
-    made = lens.model.generate(
-        given, attention_mask=torch.ones_like(given), max_new_tokens=5, do_sample=False
-    )
-    answer = made[0, len(prompt.ids) :].tolist()
+    answer = greedy(lens, prompt.ids, 5)[0, len(prompt.ids) :].tolist()
     assert own["token"].to_list() == list(lens.reader.names(answer))
     whole = likely(lens, prompt.ids, answer)
     assert own["probability"].to_list() == pytest.approx(whole, rel=1e-4)
@@ -355,16 +333,9 @@ def test_a_prompt_alone_has_nothing_to_take_out_and_says_how_to_name_parts():
     assert "measured in the model" in found.summary().text
 
 
-CASES = {
-    "two texts": answered,
-    "one text and tolerance": lambda: answered(1, tolerances=("0",)),
-    "no rows bounded": lambda: answered(1, bounded=0),
-}
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_a_segment_has_one_colour_in_the_marked_answer_and_the_charts(name):
-    found = CASES[name]()
+@pytest.mark.parametrize("bounded", [0, 2])
+def test_a_segment_has_one_colour_in_the_marked_answer_and_the_charts(bounded):
+    found = answered(bounded=bounded)
     marks = [mark for line in found.token_lines() for mark, _ in line.legend]
     colours = {mark.label: mark.series for mark in marks if mark.series is not None}
     assert colours.keys() == {"document", "question"}
@@ -382,7 +353,3 @@ def test_a_conversation_is_filled_where_the_answer_needs_it():
         "question": False,
     }
     assert [one.mark.label for one in prompt.tokens] == ["template", "question", "document"]
-    assert (
-        "without it 16 times less likely"
-        in {mark.label: said for mark, said in prompt.legend}["document"]
-    )

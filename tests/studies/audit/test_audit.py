@@ -11,12 +11,11 @@ from torch.testing import assert_close
 
 import identilens as idl
 from helpers import zoo
-from helpers.heads import TEXTS
-from helpers.reference import effective_svd, rank_svd
+from helpers.heads import TEXTS, seen_of
+from helpers.reference import effective_svd, rank_svd, with_sink
 from helpers.zoo import BUILDERS, build, example, ids
-from identilens.errors import InputError, NumericalError
+from identilens.errors import NumericalError
 from identilens.linalg import memory
-from identilens.measures.attention import effective_attention
 from identilens.models import Lens
 from identilens.studies.audit.result import Audit
 
@@ -28,16 +27,7 @@ def reference_rows(lens, inputs):
         outputs = defaultdict(list)
         for head in text.heads:
             T = head.values.double() @ head.output_projection.double()
-            weights = head.attention
-            seen = (
-                torch.ones_like(weights, dtype=torch.bool) if head.visible is None else head.visible
-            )
-            if head.sink:  # one more key of value zero, which every row sees
-                weights = torch.cat([weights, (1 - weights.sum(-1, keepdim=True)).clamp_min(0)], -1)
-                T, seen = (
-                    torch.cat([T, torch.zeros_like(T[:1])]),
-                    torch.cat([seen, torch.ones_like(seen[:, :1])], -1),
-                )
+            weights, T, seen = with_sink(head, T)
             effective = effective_svd(weights, T, seen)
             last = T[seen[-1]]
             rank = rank_svd(last)
@@ -271,11 +261,7 @@ def test_measures_are_those_of_the_rows_by_plain_products(lens):
         for head, row in zip(capture.heads, table, strict=False):
             weights, null = head.family_weights[rows[text]], 0.0
             for query, one in zip(rows[text], weights, strict=True):
-                seen = (
-                    torch.ones(len(one), dtype=torch.bool)
-                    if head.visible is None
-                    else head.visible[query]
-                )
+                seen = seen_of(head.visible, head.family_weights)[query]
                 T = (head.values @ head.output_projection)[seen]
                 left = torch.eye(len(T)) - T @ torch.linalg.pinv(T, rtol=1e-6)
                 null += float((one[seen] @ left).square().sum())
@@ -305,28 +291,3 @@ def test_all_rows_by_name_give_the_whole_audit(lens):
     columns = ["null_share", "pearson", "sink_mass", "output_share", "rank", "certain_mass"]
     one, other = (table.filter(text=1).select(columns) for table in (whole, named))
     assert_close(one.to_torch().double(), other.to_torch().double())
-
-
-def test_rows_that_are_not_there_and_matrices_are_refused(lens):
-    with pytest.raises(InputError, match="position"):
-        idl.audit(lens, ROWS, queries=12, effects="none")
-    with pytest.raises(InputError, match="matrices"):
-        idl.audit(lens, ROWS, queries=1, matrices=True)
-
-
-@pytest.mark.parametrize("family", ["gpt2", "mistral", "t5"])
-def test_null_share_is_that_of_the_public_measure(family):
-    lens, texts = Lens(build(family).double()), [ids(5), ids(40, 1)]
-    table = idl.audit(lens, texts, examples=0, certain_rows=0).table
-    for text, captured in enumerate(lens.capture(texts, weights=True)):
-        for head in captured.heads:
-            # Some families' eager attention keeps float32 of a float64 model's weights.
-            weights, W_O = head.family_weights.double(), head.output_projection
-            found = effective_attention(
-                head.values, weights=weights, output_projection=W_O, visible=head.visible
-            )
-            share = float(found.null.square().sum() / weights.square().sum())
-            place = {"layer": head.layer, "head": head.head, "kind": head.kind}
-            row = table.filter(text=text, **place).row(0, named=True)
-            assert row["null_share"] == pytest.approx(share, abs=1e-10)
-            assert row["rank"] == int(found.rank if head.visible is None else found.rank[-1])

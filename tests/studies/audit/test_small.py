@@ -12,7 +12,6 @@ from identilens.studies.audit.heads import (
     certain_error,
     groups_table,
     heads_table,
-    stacked_numbers,
 )
 
 pytestmark = pytest.mark.usefixtures("unchecked_shapes")
@@ -113,12 +112,3 @@ def test_the_squared_error_over_queries_is_on_average_the_variance_of_the_mean_o
     assert sum(squares) / len(squares) == pytest.approx(
         torch.tensor(means).var(correction=0).item()
     )
-
-
-def test_layers_whose_heads_can_trade():
-    assert stacked_numbers(TABLE) == {"full": 1}
-    second = table_of(
-        {"head": 0, "layer": 1, "stacked_rank": 3}, {"head": 1, "layer": 1, "stacked_rank": 3}
-    )
-    found = stacked_numbers(pl.concat([second, TABLE.select(second.columns)]))
-    assert found == {"trading": 1, "layers": 2, "stacked_rank": 3, "stacked_size": 4}

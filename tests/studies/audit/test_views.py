@@ -6,8 +6,6 @@ import re
 import altair as alt
 import polars as pl
 import pytest
-import torch
-from torch.testing import assert_close
 
 import identilens as idl
 from helpers.browsing import Visit
@@ -53,11 +51,6 @@ def test_a_click_on_a_head_in_a_chart_opens_its_map(browser, small, tmp_path):
 def test_the_report_of_a_real_model_opens(browser, bundled, tmp_path, width, scheme):
     text = f"The old bridge was closed in winter, and nobody crossed the river {SCRIPT} until spring came."
     result = idl.audit(bundled, [text], layers=(1,))
-    assert len(result.matrices) == 36, "raw, effective and values of each head"
-    assert_close(
-        result.matrices["text0.layer1.head0.encoder.raw"].sum(-1),
-        torch.ones(result.table["n_query"][0]),
-    )
     visit = Visit(browser, result.to_html(tmp_path / "report.html"), width, scheme)
     visit.page.wait_for_selector("#maps .viewer-heads[data-drawn]")
     assert visit.page.locator("#maps .viewer-heads canvas").count() == 12

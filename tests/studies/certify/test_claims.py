@@ -7,12 +7,11 @@ import polars as pl
 import pytest
 import torch
 from scipy.optimize import linprog
-from transformers import GemmaConfig, GemmaForCausalLM
 
 import identilens as idl
 from helpers.heads import normals, seeded
 from helpers.programs import kept_basis
-from helpers.zoo import build, ids
+from helpers.zoo import build, gemma, ids
 from identilens.claims import FALSE, OPEN, TRUE, Claim, ClaimRow
 from identilens.errors import InputError, SettingError
 from identilens.models.lens import Lens
@@ -57,11 +56,8 @@ def counted(words, *tokens):
 
 def test_the_keys_that_spell_the_words_count():
     pieces = ("[CLS]", "the", "Sto", "##rm", "the", "storm", "a")
-    assert counted("storm", *pieces) == [0, 0, 1, 1, 0, 1, 0]
     assert counted("storm > a", *pieces) == [0, 0, 1, 1, 0, 1, -1]
     assert counted("a > a b", "a", "b") == [0, -1]
-    with pytest.raises(InputError, match="tokens"):
-        counted("shi", " the", " sh", "ip")
     with pytest.raises(InputError, match="'x', 'x' …"):
         counted("y", *["x"] * 21)
 
@@ -191,16 +187,12 @@ def test_a_functional_from_outside_gets_ends_verdict_radius_and_certificate(bund
     assert CertificateFile.read(found.folder / row["certificate"]).certificate.holds
 
 
-GEMMA = GemmaConfig(
-    vocab_size=128, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=8,
-)  # fmt: skip
 OLD_MAN = "The old man and the boy went down to the boat, and the old man carried the mast on his shoulder up the"
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gemma"])
 def test_families_add_up(family):
-    lens = Lens(GemmaForCausalLM(GEMMA) if family == "gemma" else build(family))
+    lens = Lens(gemma() if family == "gemma" else build(family))
     found = idl.certify(lens, [ids(12)], source=("5", "9"), queries=(3, -1), tolerance=0)
     [captured], [item] = lens.capture([ids(12)]), lens.read([ids(12)])
     for query in (3, 11):

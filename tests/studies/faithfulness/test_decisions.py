@@ -8,6 +8,7 @@ import torch
 from polars.testing import assert_frame_equal
 
 import identilens as idl
+from helpers.chats import greedy, log_probabilities
 from helpers.heads import seeded
 from helpers.zoo import classifier, ids
 from identilens.errors import InputError, SettingError
@@ -128,9 +129,7 @@ def test_an_answer_of_several_tokens_is_followed_token_by_token(words, spaced):
     ]
 
     def likely(kept, answer):
-        with torch.no_grad():
-            logits = lens.model(torch.tensor([[*kept, *answer]])).logits[0, -len(answer) - 1 : -1]
-        return logits.double().softmax(-1)[range(len(answer)), answer].prod().item()
+        return log_probabilities(lens, kept, answer).sum().exp().item()
 
     answer = max(made, key=lambda one: likely(given, one))
     assert spaced is None or answer == made[1]
@@ -142,11 +141,8 @@ def test_an_answer_of_several_tokens_is_followed_token_by_token(words, spaced):
     assert places[-1] == len(given) - 2
     changes = [likely(given[:at] + given[at + 1 :], answer) - whole for at in places]
     assert needed["change"].to_list() == pytest.approx(changes, rel=1e-3, abs=whole * 1e-4)
-    ids = torch.tensor([given])
-    own = lens.model.generate(
-        ids, attention_mask=torch.ones_like(ids), max_new_tokens=len(answer), do_sample=False
-    )
-    assert needed["own_answer"][0] == lens.tokenizer.decode(own[0, len(given) :])
+    own = greedy(lens, given, len(answer))[0, len(given) :]
+    assert needed["own_answer"][0] == lens.tokenizer.decode(own)
 
 
 def test_sets_run_together_as_alone_and_padding_changes_nothing(lens):

@@ -1,15 +1,17 @@
 """Heads and keys that are removed from a model, beside plain runs with hooks of the model's own modules."""
 
+from functools import partial
+
 import pytest
 import torch
 from polars.testing import assert_frame_equal
 from torch.nn.functional import kl_div
 
 import identilens as idl
-from helpers.zoo import build, classifier, ids, tiny_decoder
+from helpers.chats import log_probabilities
+from helpers.zoo import ids, tiny_decoder
 from identilens.errors import SettingError
 from identilens.models.later import LaterLayers
-from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.substitution import Rows
 
@@ -86,13 +88,7 @@ def test_of_an_answer_the_change_of_its_log_probability_has_a_sign(words):
     """Against plain runs with the head's part of the output projection's input set to 0."""
     lens, text = idl.load("bundled-decoder"), "The ferry left before dawn. Nobody"
     given = lens.tokenizer.encode(text)
-
-    def log(answer):
-        with torch.no_grad():
-            logits = lens.model(torch.tensor([[*given, *answer]])).logits[0]
-        each = logits[-len(answer) - 1 : -1].double().log_softmax(-1)
-        return each[range(len(answer)), answer]
-
+    log = partial(log_probabilities, lens, given)
     made = (words, f" {words.strip()}")
     ways = [lens.tokenizer.encode(one, add_special_tokens=False) for one in made]
     answer = max(ways, key=lambda ids: log(ids).sum())
@@ -172,14 +168,6 @@ def test_an_answer_follows_texts_of_models_that_predict_the_next_token(lens):
     ):
         with pytest.raises(SettingError, match="expected decision"):
             idl.influence(model, "Snow fell.", decision="soon", **options)
-
-
-@pytest.mark.parametrize(("model", "outcome"), [("classifier", "prediction"), ("bert", "states")])
-def test_classifiers_and_encoders_have_an_outcome(model, outcome):
-    one = classifier() if model == "classifier" else Lens(build(model))
-    found = idl.influence(one, [TEXT, TEXT[:4]], outcome=outcome, directions=2)
-    assert found.table["text"].unique().sort().to_list() == [0, 1]
-    assert (found.table["effect"] > 0).all()
 
 
 @pytest.mark.parametrize("outcome", ["prediction", "states"])

@@ -2,14 +2,11 @@
 
 import polars as pl
 import pytest
-import torch
-import transformers as hf
 
 from helpers.treebanks import SENTENCES
 from helpers.written import mixed
-from helpers.zoo import ids
+from helpers.zoo import ids, tiny_encoder
 from identilens.errors import InputError, SettingError
-from identilens.models.lens import Lens
 from identilens.runs.conllu import TaggedText, Word, read_conllu
 from identilens.studies.mixing.result import Mixing
 from identilens.studies.mixing.settings import MixingSettings
@@ -19,15 +16,7 @@ from identilens.studies.mixing.tagging import NO_WORD, tag_tokens
 
 @pytest.fixture(scope="module")
 def lens():
-    torch.manual_seed(0)
-    config = hf.BertConfig(
-        vocab_size=96,
-        hidden_size=8,
-        intermediate_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-    )
-    return Lens(hf.BertModel(config).double().eval(), name="tiny")
+    return tiny_encoder(2)
 
 
 @pytest.fixture

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 from scipy.optimize import linprog
 
 import identilens as idl
+from helpers.heads import seen_of
 from helpers.programs import kept_basis
 from helpers.zoo import build, ids
 from identilens.measures.attention import PATTERNS, pattern_keys
@@ -39,11 +39,7 @@ def test_scores_and_ends_are_means_over_all_rows_that_have_the_pattern(scored):
             assert own["score"].item() == pytest.approx(np.mean(values), abs=1e-9)
             ends = []
             for q, named in rows:
-                seen = (
-                    torch.ones(len(names), dtype=torch.bool)
-                    if head.seen(q) is None
-                    else head.seen(q)
-                )
+                seen = seen_of(head.seen(q), named)
                 kept, row = kept_basis(head.values[seen]), head.attention[q][seen]
                 ends.append([
                     sign * linprog(sign * named[seen].numpy(), A_eq=kept.T.numpy(), b_eq=(kept.T @ row).numpy()).fun

@@ -3,7 +3,6 @@
 import polars as pl
 import pytest
 
-from helpers.charts import drawn
 from helpers.structures import by_hand, structure_of
 from helpers.zoo import build, ids
 from identilens.errors import InputError
@@ -15,11 +14,6 @@ from identilens.studies.structure.study import (
     structure,
     texts_of_length,
 )
-
-
-@pytest.fixture(scope="module")
-def found():
-    return structure_of(count=4)
 
 
 @pytest.mark.parametrize("given", [None, 3])
@@ -40,10 +34,6 @@ def tiny(family="bert"):
 
 def corpus(count=9, length=N + 3):
     return [ids(length, seed) for seed in range(count)]
-
-
-def heads(text, lens):
-    return list(next(iter(lens.capture([text[:N]], weights=True))).heads)
 
 
 def test_stability_ends_at_all_texts():
@@ -126,7 +116,3 @@ def test_norms_and_moves_are_summed_up(written):
     assert sample(written.by_perturbation(), *columns) == [
         (0.25, 1.5, 1.0, 3.0, 5 / 32, 4), (0.5, 2.5, 2.0, 5.0, 13 / 32, 4), (None, 3.5, 3.0, 7.0, 25 / 32, 4),
     ]  # fmt: skip
-    assert drawn(written.charts()["norms"], "norm", "measure", "value")[:2] == [
-        ("‖·‖_S", "Within spearman", 1.0),
-        ("‖·‖_S, effective", "Within spearman", -1.0),
-    ]

@@ -1,6 +1,5 @@
 """Texts in, results out: the numbers are those of the measures; resuming, comparing, odd corpora."""
 
-from dataclasses import replace
 from itertools import product
 
 import polars as pl
@@ -111,20 +110,6 @@ def test_layer_to_layer(lens, cache):
     found = row(both, probe="naive", distance="l2", layer_tested=2, fold=0)
     assert found["rate"] == pytest.approx(down.rate)
     assert both.table["layer_target"].to_list() == (both.table["layer_trained"] - 1).to_list()
-
-
-def _typed(lens):
-    """A lens that reads token types beside the ids."""
-    before = lens.reader.read_one
-
-    def read_one(*given):
-        item = before(*given)
-        return replace(
-            item, tensors={**item.tensors, "token_type_ids": item.tensors["input_ids"] * 0}
-        )
-
-    lens.reader.read_one = read_one
-    return lens
 
 
 def test_neighbours_and_shares(lens, cache):
