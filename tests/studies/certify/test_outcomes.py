@@ -272,3 +272,15 @@ def test_columns_are_those_of_the_measures_and_verdicts_follow_from_them(seed, m
         words.append(NEGLIGIBLE if small else VERDICTS[2 * (not held) + (not influential)])
     assert found["verdict"] == words
     assert len(set(words)) > 1
+
+
+def test_determined_rests_on_the_interval_not_on_directions():
+    """Where T is next to zero at a key, its effective weight vanishes; positive weights that sum to 1 still fix it."""
+    T = torch.cat([torch.zeros(1, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])]).double()
+    weights = doubles([0.94, 0.03, 0.02, 0.01])
+    found = columns(of_head(weights, T, None))
+    assert float(ProjectedValues.of(T).effective(weights[None])[0, 0]) == pytest.approx(
+        0, abs=1e-12
+    )
+    assert found["verdict"][0] == DETERMINED
+    assert (found["lo"][0], found["hi"][0]) == pytest.approx((0.93, 0.96))
