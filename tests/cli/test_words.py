@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -152,19 +151,13 @@ def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
         asked.append((settings, out, options))
         return SimpleNamespace(findings="found")
 
-    @contextmanager
-    def watched(unit, shown):
-        yield f"{unit} {shown}"
-
     class Shared(ToySettings, SharedSettings):
         """Settings of runs that a cluster shares."""
 
-    figure = SimpleNamespace(unit="runs", source="s", make=make)
     written = []
-    monkeypatch.setattr(reproductions, "figure_named", lambda name: figure)
+    monkeypatch.setattr(reproductions, "figure_named", lambda name: make)
     monkeypatch.setattr(reproductions, "REPRODUCTIONS", {"one": "One."})
     monkeypatch.setattr(reproductions, "OPTIONS", {"one": Shared})
-    monkeypatch.setattr(reproductions, "watched", watched)
     monkeypatch.setattr(reproductions, "write_reproduction", lambda *given: written.append(given))
     command = reproductions.reproduction_command("one")
     assert list(command.__signature__.parameters) == ["settings", "run", "cluster"]
@@ -172,11 +165,8 @@ def test_a_reproduction_writes_here(monkeypatch, tmp_path, capsys):
     command(run=RunOptions(out=str(out)), cluster=RayOptions(ray="auto"))
     ((settings, where, options),) = asked
     assert (type(settings), where) == (Shared, out)
-    assert options == {
-        "progress": "runs True", "resume": False, "overwrite": False,
-        "ray": "auto",
-    }  # fmt: skip
-    assert written[0][:2] == ("one", "s")
+    assert options == {"resume": False, "overwrite": False, "ray": "auto"}
+    assert written[0][0] == "one"
     assert capsys.readouterr().out == f"found\nresults: {out}\n"
     out.write_text("a file")
     with pytest.raises(InputError, match="is no folder"):

@@ -1,4 +1,4 @@
-"""The command of each reproduction, made from its `Figure` when it is called."""
+"""The command of each reproduction, made from its settings when it is called."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +10,6 @@ from identilens.cli.options import RayOptions, RunOptions, quiet_transformers
 from identilens.errors import InputError
 from identilens.reproduce.options import OPTIONS, SharedSettings
 from identilens.reproduce.registry import REPRODUCTIONS, figure_named
-from identilens.runs.progress import watched
 from identilens.runs.terminal import say
 
 write_reproduction = called("identilens.reproduce.record:write_reproduction")
@@ -36,17 +35,10 @@ def reproduction_command(name: str) -> Callable[..., None]:
             raise InputError(f"{out} is no folder: choose one with --out.")
         cluster = {"ray": given.get("cluster", RayOptions()).ray or False} if shared else {}
         settings = given.get("settings") or kind()
-        figure = figure_named(name)
-        with watched(figure.unit, True) as update:
-            result = figure.make(
-                settings,
-                out,
-                progress=update,
-                resume=run.resume,
-                overwrite=run.overwrite,
-                **cluster,
-            )
-        write_reproduction(name, figure.source, result, out)
+        result = figure_named(name)(
+            settings, out, resume=run.resume, overwrite=run.overwrite, **cluster
+        )
+        write_reproduction(name, result, out)
         say(result.findings)
         say(f"results: {out}")
 
