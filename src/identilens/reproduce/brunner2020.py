@@ -118,8 +118,7 @@ def figure6(settings: HeadFigure, out: Path, **run: Any) -> Reproduction:
     names = result.tokens[0]["encoder"]
     outer = [index == 0 or name in ("[SEP]", "</s>") for index, name in enumerate(names)]
     structural = torch.tensor(outer).expand(len(names), -1)
-    index = torch.arange(len(names))
-    near = ((index[:, None] - index).abs() <= 1) & ~structural
+    near = torch.ones_like(structural).tril(1).triu(-1) & ~structural
     places = {"structural": structural, "near": near, "elsewhere": ~(structural | near)}
 
     def matrix(head: int, name: str) -> Float[Tensor, "query key"]:
