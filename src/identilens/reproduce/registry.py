@@ -30,7 +30,7 @@ REPRODUCTIONS = {
     "wen2023-figure1": "Attention of standard 2-layer transformers by seed.",
     "wen2023-figure2": "Attention after minimal first layers by seed.",
     "wen2023-figure3": "Balance violation and length generalisation.",
-    "wen2023-figure4": "Heads that look like a stack, unused (Figures 4 to 6).",
+    "wen2023-figure4": "Stack-like heads that are not used (Figures 4 to 6).",
     "wen2023-figure7": "Attention of models trained on prefixes (Figures 7 to 9).",
     "wen2023-figure8": "Attention variation on longer prefixes.",
     "wen2023-footnote4": "Models trained with uniform attention.",
