@@ -32,9 +32,9 @@ def row_of(count):
 
 NO_ROWS = row_of(2).clear()
 BUILT = {
-    "lines": lambda: lines(FRAME, "layer", "rate", "kind", dash="kind", log_x=True, title="T"),
+    "lines": lambda: lines(FRAME, "layer", "rate", "kind", dash="kind", x_scale="log", title="T"),
     "errors": lambda: lines(FRAME, "layer", "rate", error="e", y_domain=(0, 1)),
-    "scatter": lambda: scatter(FRAME, "rate", "e", "kind", span=("lo", "hi"), root_x=True),
+    "scatter": lambda: scatter(FRAME, "rate", "e", "kind", span=("lo", "hi"), x_scale="sqrt"),
     "coloured": lambda: scatter(FRAME, "rate", "e", "layer", x_domain=(0, 2), also=("lo",), labels={"e": "Y"}),
     "bars": lambda: bars(FRAME, "rate", "layer", "kind"),
     "intervals": lambda: intervals(FRAME, "kind", "lo", "hi", "rate"),
@@ -47,7 +47,7 @@ BUILT = {
     "map": lambda: token_map({"raw": MAP, "two": MAP * 2}, ["a", "b"], ["c", ""], "Text", columns=1, side=90),
     "short title": lambda: scatter(row_of(12), "at", "value", labels={"at": "w " * 20}),
     "long title": lambda: scatter(row_of(13), "at", "value", labels={"at": f"{'w ' * 20}w", "value": "w " * 21}),
-    "8 classes": lambda: scatter(row_of(8), "value", "at", "at", log_x=True),
+    "8 classes": lambda: scatter(row_of(8), "value", "at", "at", x_scale="log"),
     "24 cells": lambda: heat(row_of(24), "at", "row", "value"),
     "25 cells": lambda: heat(row_of(25), "at", "row", "value", domain=(-1, 1)),
     "one value": lambda: lines(row_of(1), "at", "value", y_domain=(0, 1), points=False),

@@ -14,7 +14,7 @@ from identilens.charts.kit import choose, lines
 from identilens.charts.labels import cell, file_names, said, shortened, visible_text, word_pieces
 from identilens.charts.notebook import MapView
 from identilens.charts.page import table_html
-from identilens.charts.save import save_charts
+from identilens.charts.save import FORMATS, save_charts
 from identilens.charts.token_lines import (
     Mark,
     MarkedToken,
@@ -142,7 +142,7 @@ FRAME = pl.DataFrame({"layer": [0, 1, 2], "rate": [0.5, 0.7, 0.6]})
 
 
 def test_every_format_is_written(tmp_path):
-    written = save_charts({"rates": lines(FRAME, "layer", "rate")}, tmp_path)
+    written = save_charts({"rates": lines(FRAME, "layer", "rate")}, tmp_path, [*FORMATS])
     assert [path.name for path in written] == ["rates.png", "rates.svg", "rates.pdf"]
     starts = {".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}
     for one in written:

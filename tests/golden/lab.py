@@ -69,7 +69,7 @@ def encoder():
 def wen(name, *shared):
     """Return the tables of a reproduction whose study is run with everything but its size."""
     with TemporaryDirectory() as folder, patch.object(wen2023, "train_dyck", shrunk):
-        found = figure_named(f"wen2023-{name}").make(WenSettings(seeds=2, epochs=1), Path(folder))
+        found = figure_named(f"wen2023-{name}")(WenSettings(seeds=2, epochs=1), Path(folder))
     own = set(found.tables) - {"means", "variation", "heads", "misleading"}
     return {name: found.tables[name] for name in sorted(own | set(shared))}
 

@@ -74,13 +74,14 @@ def data(tmp_path_factory):
         ("figure14", {**TOKENS, "offsets": "-1,1"}, "lines", "offset -1"),
         ("figure38", TOKENS, "rate_by_layer", "chance"),
         ("figure40", MIXING, "own_contribution", "not largest, layer 1"),
+        ("b2", {**TOKENS, "probes": "mlp"}, "rate_by_share", "80 % of the sentences"),
     ],
 )  # fmt: skip
 def test_published_numbers_beside_measured_ones(name, options, chart, quantity, data, tmp_path):
-    figure = figure_named(f"brunner2020-{name}")
-    settings = OPTIONS[f"brunner2020-{name}"].of(None, {"data": data, **options})
-    found = figure.make(settings, tmp_path, resume=False, overwrite=False, progress=None)
-    write_reproduction("name", figure.source, found, tmp_path)
+    name = f"brunner2020-{name}"
+    settings = OPTIONS[name].of(None, {"data": data, **options})
+    found = figure_named(name)(settings, tmp_path)
+    write_reproduction(name, found, tmp_path)
     assert chart in found.charts
     comparison = found.tables["comparison"]
     assert any(quantity in one for one in comparison["quantity"])
@@ -100,9 +101,9 @@ def trained(tmp_path, monkeypatch):
     (tmp_path / "data/mrpc/train.tsv.xz").write_bytes(lzma.compress(ROWS))
     seeds = []
 
-    def fine_tune(task, model, file, folder, how, *told):
+    def fine_tune(how, texts, labels, folder):
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "tokenizer_config.json").write_text(f"{task} {how.seed}")
+        (folder / "tokenizer_config.json").write_text(f"{how.seed}")
         seeds.append(how.seed)
 
     monkeypatch.setattr(inputs, "fine_tune", fine_tune)
@@ -112,7 +113,7 @@ def trained(tmp_path, monkeypatch):
 
 def made(folder, **options):
     settings = TunedFigure(data=folder / "data", **HOW, **options)
-    return tuned_model("mrpc", settings, folder / "out", None)
+    return tuned_model("mrpc", settings, folder / "out")
 
 
 @pytest.mark.parametrize(
@@ -132,4 +133,4 @@ def test_a_checkpoint_is_used_again_unless_made_otherwise(changes, trained, tmp_
 
 def test_a_task_without_data_is_told(tmp_path):
     with pytest.raises(InputError, match="No such file"):
-        tuned_model("cola", TunedFigure(data=tmp_path), tmp_path, None)
+        tuned_model("cola", TunedFigure(data=tmp_path), tmp_path)

@@ -1,5 +1,7 @@
 """Reproductions of Wen et al. 2023: settings, pages, and one of them run small."""
 
+from pathlib import Path
+
 import polars as pl
 import pytest
 
@@ -14,7 +16,7 @@ from identilens.reproduce.wen2023_settings import SETTINGS
 
 
 def make(name, settings, out, **run):
-    return figure_named(f"wen2023-{name}").make(settings, out, **run)
+    return figure_named(f"wen2023-{name}")(settings, out, **run)
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def test_the_cells_of_table_1():
 @pytest.mark.parametrize("name", ["figure3", "figure7", "c7"])
 def test_a_small_run_leaves_its_page(name, small, tmp_path):
     found = make(name, WenSettings(seeds=2, epochs=1), tmp_path)
-    write_reproduction(f"wen2023-{name}", "Wen et al. 2023", found, tmp_path)
+    write_reproduction(f"wen2023-{name}", found, tmp_path)
     page = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "| setting | seeds | argmax |" in page
     assert "97 %" in page
@@ -66,7 +68,7 @@ SMALL = Corollary2Settings(
 
 @pytest.fixture(scope="module")
 def found():
-    return corollary2(SMALL)
+    return corollary2(SMALL, Path())
 
 
 def test_a_row_for_each_length_strength_and_seed(found):

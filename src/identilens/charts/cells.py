@@ -42,9 +42,9 @@ def heat(
         field(value),
         type="quantitative",
         title=look.get("labels", {}).get(value, value),
-        scale=alt.Scale(domain=list(domain)) if domain else alt.Scale(zero=True),
+        scale=alt.Scale(domain=domain) if domain else alt.Scale(zero=True),
     )
-    layers: list[Any] = [base.mark_rect().encode(color=color)]
+    layers = [base.mark_rect().encode(color=color)]
     if columns <= _MOST_NUMBERS:
         # Dark or light ink by how light the cell is drawn, hidden where the cell has no room for it.
         light = f"luminance(scale('color', datum['{field(value)}'])) > 0.35"
@@ -75,14 +75,14 @@ def token_map(
     most = max(len(queries), len(keys))
     width, height = (max(40, round(side * len(names) / most)) for names in (keys, queries))
     values = torch.stack([*maps.values()]).float()
-    low, high = (float(end) for end in values[values.isfinite()].aminmax())
-    reach = max(abs(low), abs(high)) or 1.0
-    ends = domain or ((-reach, reach) if low < 0 else (0.0, reach))
+    known = values[values.isfinite()]
+    reach = float(known.abs().max()) or 1.0
+    ends = domain or (-reach if known.min() < 0 else 0.0, reach)
     color = alt.Color(
         "value",
         type="quantitative",
         title="Attention",
-        scale=alt.Scale(domain=list(ends), domainMid=0 if ends[0] < 0 else alt.Undefined),
+        scale=alt.Scale(domain=ends, domainMid=0 if ends[0] < 0 else alt.Undefined),
     )
     axes: dict[str, Any] = {
         "x": alt.X(

@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from itertools import product
 from textwrap import wrap
-from typing import Any, TypedDict, TypeVar, Unpack
+from typing import Any, Literal, TypedDict, TypeVar, Unpack
 
 import altair as alt
 import polars as pl
@@ -29,8 +29,8 @@ class Look(TypedDict, total=False):
     Attributes:
         title: Heading of the chart.
         labels: What columns are called on axes, legends and tooltips; their names where not given.
-        log_x: A logarithmic x axis; values of zero or less are left out.
-        root_x: An x axis by square root, for values from 0 up of which a few are much larger than the others.
+        x_scale: A logarithmic x axis ("log"), on which values of zero or less are left out; or one by square root
+            ("sqrt"), for values from 0 up of which a few are much larger than the others.
         x_domain: Ends of the x axis.
         y_domain: Ends of the y axis.
         also: Further columns to show on hovering.
@@ -39,8 +39,7 @@ class Look(TypedDict, total=False):
 
     title: str
     labels: Mapping[str, str]
-    log_x: bool
-    root_x: bool
+    x_scale: Literal["log", "sqrt"]
     x_domain: tuple[Number, Number]
     y_domain: tuple[Number, Number]
     also: Sequence[str]
@@ -64,17 +63,17 @@ def base_chart(
     if (step := -(-len(frame) // MOST_MARKS)) > 1:
         title = f"{look.get('title', '')} (one of every {step} of {len(frame):,} values)"
         frame, look = frame.gather_every(step), Look(**look) | {"title": title.strip()}
-    names = [x, y, *([color] if color else []), *look.get("also", ())]
+    names = dict.fromkeys([x, y, color, *look.get("also", ())])
     labels = look.get("labels", {})
     axes = {
         "x": _axis(alt.X, frame, x, look, "x", grouped),
         "y": _axis(alt.Y, frame, y, look, "y", grouped),
-        "tooltip": [_tip(frame, name, labels.get(name) or name) for name in dict.fromkeys(names)],
+        "tooltip": [_tip(frame, name, labels.get(name) or name) for name in names if name],
     }
     if color:
         axes["color"] = color_of(frame, color).title(labels.get(color, color))
     return Chart(
-        _values(frame, x if look.get("log_x") else None),
+        _values(frame, x if look.get("x_scale") == "log" else None),
         width="container",
         height=look.get("height", alt.Undefined),
         title=look.get("title", alt.Undefined),
@@ -87,10 +86,7 @@ def layered(layers: Sequence[Any]) -> alt.LayerChart:
     bare = [layer.copy(deep=False) for layer in layers]
     for layer, name in product(bare, names):
         layer[name] = alt.Undefined
-    whole = LayerChart(layer=bare)
-    for name in names:
-        whole[name] = layers[0][name]
-    return whole
+    return LayerChart(layer=bare, **{name: layers[0][name] for name in names})
 
 
 def field(column: str) -> str:
@@ -111,8 +107,8 @@ def named(channel: type[Channel], frame: pl.DataFrame, column: str) -> Channel:
     """Return a channel of names in the order in which the frame has them, whatever a choice leaves of them."""
     names = frame[column].drop_nulls().unique(maintain_order=True)
     values = list(map(shown, names.sort() if names.dtype.is_numeric() else names))
-    scale: dict[str, Any] = {} if channel in (alt.X, alt.Y) else {"scale": alt.Scale(domain=values)}
-    return channel(field(column), type="nominal", title=column, sort=values, **scale)
+    scale = alt.Undefined if channel in (alt.X, alt.Y) else alt.Scale(domain=values)
+    return channel(field(column), type="nominal", title=column, sort=values, scale=scale)
 
 
 def on_field(axis: Channel, column: str) -> Channel:
@@ -136,21 +132,21 @@ def _axis(
     title = wrap(words, _LINE) if long else words or None
     if axis in grouped or not frame.schema[column].is_numeric():
         return named(channel, frame, column).title(title).axis(labelAngle=0, labelOverlap=True)
-    log, ends = look.get(f"log_{axis}", False), look.get(f"{axis}_domain")
+    scale, ends = look.get(f"{axis}_scale", alt.Undefined), look.get(f"{axis}_domain")
     whole = frame.schema[column].is_integer()
     return channel(
         field(column),
         type="quantitative",
         title=title,
         scale=alt.Scale(
-            type="log" if log else "sqrt" if look.get(f"root_{axis}") else alt.Undefined,
-            domain=list(ends) if ends else alt.Undefined,
-            zero=False if axis == "x" and not log and not grouped else alt.Undefined,
+            type=scale,
+            domain=ends or alt.Undefined,
+            zero=False if axis == "x" and scale != "log" and not grouped else alt.Undefined,
             nice=False if ends else alt.Undefined,
         ),
         axis=alt.Axis(
             format=",d" if whole else alt.Undefined,
-            tickMinStep=1 if whole and not log else alt.Undefined,
+            tickMinStep=1 if whole and scale != "log" else alt.Undefined,
         ),
     )
 

@@ -13,10 +13,12 @@ from markupsafe import Markup
 
 from identilens.charts.packing import deflated
 from identilens.charts.palette import DARK, LIGHT, theme
-from identilens.charts.viewer import viewer_script
 
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.split(".")[:2])
 """Version of Vega-Lite that Altair writes for, as vl-convert names it."""
+
+SCRIPTS = ("numbers", "space", "canvas", "gestures", "panels", "viewer")
+"""Parts of the viewer, in the order in which they need each other."""
 
 _HEIGHT = 420
 
@@ -75,9 +77,23 @@ def figure(name: str, chart: Any, section: str, data: dict[str, Any]) -> dict[st
 
 
 def document(template: str, **parts: Any) -> str:
-    """Return a template filled with these parts, and with the looks and the scripts that every document has."""
-    page = environment().get_template(template)
-    return page.render(
+    """Return a template filled with these parts, and with the looks and the scripts that every document has.
+
+    Text is escaped, and data holds nothing that JSON does not know.
+    """
+    templates = Environment(
+        loader=PackageLoader("identilens.charts", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.policies["json.dumps_kwargs"] = {
+        "allow_nan": False,
+        "sort_keys": False,
+        "separators": (",", ":"),
+    }
+    return templates.get_template(template).render(
         looks={"light": LIGHT.variables, "dark": DARK.variables},
         own_file=own_file,
         viewer=Markup(viewer_script()),
@@ -85,21 +101,15 @@ def document(template: str, **parts: Any) -> str:
     )
 
 
-def environment() -> Environment:
-    """Return what fills the templates: text is escaped, and data holds nothing that JSON does not know."""
-    made = Environment(
-        loader=PackageLoader("identilens.charts", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+@cache
+def viewer_script() -> str:
+    """Return the viewer as one script that defines ``tokenMaps``."""
+    parts = [own_file(f"viewer/{name}.js") for name in SCRIPTS]
+    return (
+        '"use strict";\n(() => {\n'
+        + "".join(parts)
+        + "Object.assign(window, { tokenMaps, inflated, made });\n})();\n"
     )
-    made.policies["json.dumps_kwargs"] = {
-        "allow_nan": False,
-        "sort_keys": False,
-        "separators": (",", ":"),
-    }
-    return made
 
 
 def own_file(name: str) -> Markup:

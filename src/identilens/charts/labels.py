@@ -27,9 +27,7 @@ def visible_text(token: str) -> str:
     if not token:
         return "∅"
     token = re.sub("^##(?=[^#])", "…", token)
-    inner = token.strip(" ")
-    start = len(token) - len(token.lstrip(" "))
-    return "␣" * start + printable(inner) + "␣" * (len(token) - start - len(inner))
+    return printable(re.sub(r"\A +| +\Z", lambda spaces: "␣" * len(spaces[0]), token))
 
 
 def word_pieces(tokens: Sequence[str]) -> list[tuple[str, bool]]:
@@ -70,9 +68,9 @@ class _Words(Formatter):
         """Return a value in words: counted, as a share, as a proven end, or as Python formats it."""
         if format_spec[-3:].isalpha() and len(format_spec) > 2:
             return f"{value:,} {format_spec}{'' if value == 1 else 's'}"
-        side, form = {"≥": -1, "≤": 1}.get(format_spec[:1]), format_spec.lstrip("≥≤")
+        side, form = {"≥": -1, "≤": 1}.get(format_spec[:1], 0), format_spec.lstrip("≥≤")
         if form.endswith("%"):
-            return f"{rounded_end(100 * value, f'{form[:-1]}f', side or 0)} %"
+            return f"{rounded_end(100 * value, f'{form[:-1]}f', side)} %"
         return rounded_end(value, form, side) if side else format(value, form)
 
 

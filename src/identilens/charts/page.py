@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from identilens.charts.encoding import AnyChart
-from identilens.charts.figures import document, environment, figure, looks, packed_vega
+from identilens.charts.figures import document, figure, looks, packed_vega
 from identilens.charts.labels import cell, said
 from identilens.charts.token_lines import TokenLine
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data
@@ -53,10 +53,9 @@ def render_page(result: Any) -> str:
     characters beyond ASCII are escape sequences, so nothing in it can end a script element. `MAP_BUDGET` characters are
     spent on token maps, over all sections; the page says so where some do not fit.
     """
-    record, sections = result.provenance, result.sections()
     data: dict[str, Any] = {"charts": {}, "datasets": {}, "viewers": {}, "looks": looks()}
     parts, budget = [], MAP_BUDGET
-    for section in sections:
+    for section in result.sections():
         shown = fitting(section.maps, budget)
         budget -= sum(one.characters for one in shown)
         if shown:
@@ -78,14 +77,12 @@ def render_page(result: Any) -> str:
         )
     return document(
         "page.html",
-        title=result.title,
-        subject=result.subject(),
+        result=result,
         finding=result.summary(),
-        sections=sections,
         parts=parts,
         data=data,
-        facts=run_facts(record),
-        citation=citation(record),
+        facts=run_facts(result.provenance),
+        citation=citation(result.provenance),
         version=version("identilens"),
         vega=packed_vega() if data["charts"] else "",
     )
@@ -93,7 +90,7 @@ def render_page(result: Any) -> str:
 
 def table_html(frame: pl.DataFrame) -> str:
     """Return the first rows of a frame as a table, as pages have it, for a notebook."""
-    table = environment().get_template("table.html").render(frame=frame, rows=_cells(frame))
+    table = document("table.html", frame=frame, rows=_cells(frame))
     return f'<div class="identilens"><style>{_IN_NOTEBOOK}</style>{table}</div>'
 
 
@@ -114,7 +111,7 @@ def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         "fingerprint_of_the_run": record["fingerprint"],
     }
     return [
-        (_label(name), _value(value))
+        (name.replace("_", " ").capitalize(), _value(value))
         for name, value in facts.items()
         if value not in (None, (), [])
     ]
@@ -132,17 +129,9 @@ def citation(record: Mapping[str, Any]) -> str:
     )
 
 
-def _label(name: str) -> str:
-    return name.replace("_", " ").capitalize()
-
-
 def _value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, Mapping):
-        return ", ".join(
-            f"{_label(name)}: {_value(one)}" for name, one in value.items() if one is not None
-        )
     if isinstance(value, list | tuple):
         return ", ".join(map(str, value))
     return str(value)

@@ -69,7 +69,6 @@ def theme(colors: Palette) -> dict[str, Any]:
         "titleFontWeight": "normal",
         "titleFontSize": 12,
     }
-    ramp = list(colors.ramp)
     return {
         "background": page["surface"],
         "font": FONT,
@@ -102,11 +101,11 @@ def theme(colors: Palette) -> dict[str, Any]:
             "offset": 16,
         },
         "range": {
-            "category": list(colors.series),
-            "ordinal": ramp,
-            "ramp": ramp,
-            "heatmap": list(colors.sequential),
-            "diverging": list(colors.diverging),
+            "category": colors.series,
+            "ordinal": colors.ramp,
+            "ramp": colors.ramp,
+            "heatmap": colors.sequential,
+            "diverging": colors.diverging,
         },
         "mark": {"color": colors.series[0]},
         "text": {"color": page["ink"], "fontSize": 10},

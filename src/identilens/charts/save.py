@@ -9,19 +9,23 @@ import vl_convert
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.figures import VEGA_LITE
-from identilens.charts.kit import CHOICE
 from identilens.charts.labels import file_names
 from identilens.charts.palette import LIGHT, theme
 from identilens.errors import InputError
 from identilens.runs.files import write_bytes
 
-FORMATS = ("png", "svg", "pdf")
+FORMATS: dict[str, Callable[[str], bytes]] = {
+    "png": lambda svg: vl_convert.svg_to_png(svg, scale=3),
+    "svg": lambda svg: svg.encode(),
+    "pdf": vl_convert.svg_to_pdf,
+}
+"""What makes a file of a chart drawn as SVG, by its format."""
 _WIDTH = 420
 """Pixels across the plot of a chart that fills its page; a point a pixel in PDF."""
 
 
 def save_charts(
-    charts: Mapping[str, AnyChart], folder: str | Path, formats: Sequence[str] = FORMATS
+    charts: Mapping[str, AnyChart], folder: str | Path, formats: Sequence[str]
 ) -> list[Path]:
     """Write every chart once for each format, replacing files of the same names, and return the paths.
 
@@ -43,24 +47,17 @@ def save_charts(
             whole["width"] = _WIDTH
         for full_name, spec in _choices(name, whole):
             svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
-            for kind in dict.fromkeys(formats):
+            for kind in formats:
                 paths.append(Path(folder) / f"{full_name}.{kind}")
-                write_bytes(paths[-1], _DRAW[kind](svg))
+                write_bytes(paths[-1], FORMATS[kind](svg))
     return paths
-
-
-_DRAW: dict[str, Callable[[str], bytes]] = {
-    "png": lambda svg: vl_convert.svg_to_png(svg, scale=3),
-    "svg": lambda svg: svg.encode(),
-    "pdf": vl_convert.svg_to_pdf,
-}
 
 
 def _choices(name: str, spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the names of files and the specifications of a chart, one for each choice that it offers."""
     params = spec.get("params", [])
-    offered = [param for param in params if param["name"].startswith(CHOICE)]
-    fixed = [param for param in params if param not in offered]
+    offered = [param for param in params if "bind" in param]
+    fixed = [param for param in params if "bind" not in param]
     for choice in product(*map(_options, offered)):
         parts, said, drawn = zip(*choice, strict=True) if choice else ((), (), ())
         titled = {"title": {"text": spec.get("title", name), "subtitle": said}} if said else {}
@@ -72,4 +69,4 @@ def _options(param: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]
     bind = param["bind"]
     files = file_names(map(str, bind["labels"]))
     for value, (label, part) in zip(bind["options"], files.items(), strict=True):
-        yield part, bind["name"] + label, {"name": param["name"], "value": value}
+        yield part, bind["name"] + label, param | {"value": value}

@@ -2,8 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from jaxtyping import Float
@@ -14,9 +12,6 @@ from identilens.charts.packing import BASIS_BITS, BITS, HeadSpace, packed_matrix
 
 MAP_BUDGET = 8_000_000
 """Characters of a page that may be spent on maps."""
-
-SCRIPTS = ("numbers", "space", "canvas", "gestures", "panels", "viewer")
-"""Parts of the viewer, in the order in which they need each other."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +43,10 @@ class TokenMap:
     @property
     def characters(self) -> int:
         """Length of what it takes in a page, before it is deflated."""
-        of_space = 0 if self.space is None else BASIS_BITS * len(self.keys) * self.space.rank
-        return map_characters(
-            BITS * len(self.layers) * len(self.queries) * len(self.keys) + of_space
-        )
+        bits = BITS * len(self.layers) * len(self.queries) * len(self.keys)
+        if self.space:
+            bits += BASIS_BITS * len(self.keys) * self.space.rank
+        return map_characters(bits)
 
 
 def map_characters(bits: int) -> int:
@@ -74,7 +69,7 @@ def viewer_data(maps: Sequence[TokenMap]) -> dict[str, Any]:
     tokens: dict[tuple[str, ...], int] = {}
 
     def place(names: Sequence[str]) -> int:
-        return tokens.setdefault(tuple(visible_text(name) for name in names), len(tokens))
+        return tokens.setdefault(tuple(map(visible_text, names)), len(tokens))
 
     return {
         "maps": [
@@ -93,15 +88,3 @@ def viewer_data(maps: Sequence[TokenMap]) -> dict[str, Any]:
         "first": max(range(len(maps)), key=lambda place: maps[place].interest),
         "rules": next((one.space.rules for one in maps if one.space), None),
     }
-
-
-@cache
-def viewer_script() -> str:
-    """Return the viewer as one script that defines ``tokenMaps``."""
-    folder = Path(__file__).parent / "templates" / "viewer"
-    parts = [(folder / f"{name}.js").read_text(encoding="utf-8") for name in SCRIPTS]
-    return (
-        '"use strict";\n(() => {\n'
-        + "".join(parts)
-        + "Object.assign(window, { tokenMaps, inflated, made });\n})();\n"
-    )

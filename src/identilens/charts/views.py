@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import Any
 
 import polars as pl
@@ -54,7 +53,7 @@ class View:
 
     def frame(self, result: Any) -> pl.DataFrame:
         """Return the rows that are drawn and listed."""
-        rows = attrgetter(self.table)(result)
+        rows = getattr(result, self.table)
         frame: Any = rows() if callable(rows) else rows
         if not self.by:
             return frame
@@ -118,7 +117,7 @@ class View:
 
 def _long(frame: pl.DataFrame, measures: Mapping[str, str]) -> pl.DataFrame:
     """Return a row for each value of some columns, with ``measure``, what its column is called, and ``value``."""
-    rows = frame.with_columns(pl.col(list(measures)).cast(pl.Float64))
-    index = [one for one in frame.columns if one not in measures]
-    long = rows.unpivot(list(measures), index=index, variable_name="measure")
-    return long.with_columns(pl.col("measure").replace_strict(measures)).drop_nulls("value")
+    names = list(measures.values())
+    rows = frame.rename(measures).with_columns(pl.col(names).cast(pl.Float64))
+    index = [one for one in rows.columns if one not in names]
+    return rows.unpivot(names, index=index, variable_name="measure").drop_nulls("value")

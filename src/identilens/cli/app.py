@@ -53,9 +53,7 @@ def add_from_file(app: App, command: tuple[str, ...], arguments: Any) -> None:
         raise InputError(
             f"{file}: a file does not let code of a checkpoint run. Type {flag} if you trust it."
         )
-    for word in reversed(command):
-        values = {word: values}
-    Dict(values, source=str(file))(app, command, arguments)
+    Dict(values, source=str(file))(app, (), arguments)
 
 
 QUESTIONS = Group("Questions", sort_key=0)
@@ -125,10 +123,10 @@ def make_app() -> App:
         apps[parent].command(apps[name])
     commands = dict(COMMANDS)
     for name, entry in STUDIES.items():
-        place = f"identilens.cli.commands:{name.replace(' ', '__').replace('-', '_')}"
+        place = f"identilens.cli.commands:{name}"
         commands[name] = place, entry.help, HIDDEN if entry.research else QUESTIONS
     for name, words in REPRODUCTIONS.items():
-        place = f"identilens.cli.reproductions:{name.replace('-', '_')}"
+        place = f"identilens.cli.reproductions:{name}"
         commands[f"reproduce {name}"] = place, words, HIDDEN
     for order, (name, (place, words, group)) in enumerate(commands.items()):
         parent, _, last = name.rpartition(" ")
@@ -159,7 +157,9 @@ def main() -> None:
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _warn
+            warnings.showwarning = lambda message, *_: print(
+                printable(f"warning: {message}"), file=sys.stderr
+            )
             make_app()(
                 sys.argv[1:], exit_on_error=False, print_error=False, result_action="return_none"
             )
@@ -176,10 +176,6 @@ def main() -> None:
         sys.exit(128 + signal.SIGINT)
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _warn(message: object, *_: object) -> None:
-    print(printable(f"warning: {message}"), file=sys.stderr)
 
 
 def _words(error: Exception) -> str:

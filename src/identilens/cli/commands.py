@@ -27,10 +27,10 @@ write_report = called("identilens.studies.reports:write_report")
 
 
 def __getattr__(name: str) -> Callable[..., None]:
-    """Return the command of a study by its name with underscores, two between the words of a subcommand."""
-    if name.startswith("__"):
+    """Return the command of a study by its name."""
+    if name not in STUDIES:
         raise AttributeError(name)
-    return study_command(STUDIES[name.replace("__", " ").replace("_", "-")])
+    return study_command(STUDIES[name])
 
 
 def study_command(entry: Entry) -> Callable[..., None]:
@@ -43,17 +43,20 @@ def study_command(entry: Entry) -> Callable[..., None]:
         ("cluster", "Cluster", RayOptions),
     ]
 
-    def command(**given: Any) -> None:
-        # cyclopts leaves out a group when none of its options was typed.
-        given = {name: default() for name, _, default in groups if name not in given} | given
-        run, prints, settings = given["run"], given["prints"], given["settings"]
+    def command(
+        run: RunOptions,
+        settings: Settings,
+        prints: PrintOptions,
+        cluster: RayOptions,
+        **groups_of_inputs: Any,
+    ) -> None:
         if run.out is None and (run.resume or run.overwrite):
             raise InputError("--resume and --overwrite are for a folder: name it with --out.")
-        inputs = load_inputs({name: given[name] for name in entry.takes})
+        inputs = load_inputs(groups_of_inputs)
         quiet_transformers()
         options = {}
-        for name in entry.takes:
-            options |= vars(given[name])
+        for group in groups_of_inputs.values():
+            options |= vars(group)
         bound = bound_study(
             resolve_name(entry.place),
             [inputs[name] for name in entry.takes],
@@ -67,7 +70,7 @@ def study_command(entry: Entry) -> Callable[..., None]:
             resume=run.resume,
             overwrite=run.overwrite,
             progress=shown,
-            ray=given["cluster"].ray or False,
+            ray=cluster.ray or False,
         )
         report = run.out and str(write_report(run.out))
         if shown:
@@ -82,13 +85,18 @@ def study_command(entry: Entry) -> Callable[..., None]:
 def with_options(
     function: Callable[..., None], words: str, groups: Sequence[tuple[str, str, type[Settings]]]
 ) -> Callable[..., None]:
-    """Return a function with one parameter for each group of options, flattened on the command line.
+    """Return what calls a function with groups of options, each a parameter that is flattened on the command line.
 
     A group is the name of the parameter, the heading in the help, and the settings; the help has them in this order.
     The words are its help.
     """
+
+    def command(**given: Any) -> None:
+        # cyclopts leaves out a group when none of its options was typed.
+        function(**{name: given.get(name) or settings() for name, _, settings in groups})
+
     parameters = []
-    for order, (name, heading, settings) in enumerate(groups):
+    for name, heading, settings in groups:
         options = inspect.signature(settings).parameters.values()
         needed = any(option.default is option.empty for option in options)
         parameters.append(
@@ -98,11 +106,11 @@ def with_options(
                 # Defaults are checked when they are used: a check may import what the help does not need.
                 default=inspect.Parameter.empty if needed else object.__new__(settings),
                 annotation=Annotated[
-                    settings, Parameter(name="*", group=Group(heading, sort_key=order))
+                    settings, Parameter(name="*", group=Group.create_ordered(heading))
                 ],
             )
         )
-    function.__doc__ = words
-    function.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
-    function.__annotations__ = {}
-    return function
+    command.__doc__ = words
+    command.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+    command.__annotations__ = {}
+    return command

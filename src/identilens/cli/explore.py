@@ -54,7 +54,7 @@ def explore(
             "the explorer needs two more packages. Install them with: pip install 'identilens[explorer]'"
         ) from error
     opened = server.opened_port(port, host)
-    texts = [*text, *(str(one) for one in (read_texts(file) if file else ()))][:_MOST_TEXTS]
+    texts = [*text, *(read_texts(file) if file else ())][:_MOST_TEXTS]
     load = {"device": device} if device else {}
     load |= {"dtype": dtype} if dtype != "auto" else {}
     lenses = {name: ModelOptions(model=name, device=device, dtype=dtype).load() for name in model}

@@ -1,7 +1,6 @@
 """Groups of options that several commands share, and the objects that are made from them."""
 
 import json
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,13 +12,12 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from identilens.cli.later import called
-from identilens.errors import InputError, SettingError, model_not_found
+from identilens.errors import InputError, SettingError
 from identilens.runs.lines import read_lines
 from identilens.runs.settings import REPEATED, Names, Positive, Settings, Switch
 from identilens.runs.terminal import plain
 
 load = called("identilens.models.loading:load")
-cached_file = called("transformers.utils.hub:cached_file")
 read_segment = called("identilens.claims:read_segment")
 read_chats = called("identilens.models.chats:read_chats")
 read_place = called("identilens.models.chats:read_place")
@@ -63,12 +61,6 @@ class ModelOptions(Settings):
         """
         quiet_transformers()
         with console.status(plain(f"loading {self.model}")):
-            if not self.model.startswith("bundled"):
-                # A wrong name is an error before torch is imported.
-                try:
-                    cached_file(self.model, "config.json", revision=self.revision)
-                except (OSError, ValueError) as error:
-                    raise model_not_found(self.model, error) from error
             for module in LAB_MODELS:
                 import_module(module)
             return load(**vars(self))
@@ -106,8 +98,7 @@ class TextOptions(Settings):
         Raises:
             InputError: If they cannot be read, naming file and line.
         """
-        given = (self.text, self.file, self.image, self.dataset)
-        if sum(map(bool, given)) != 1:
+        if sum(map(bool, (self.text, self.file, self.image, self.dataset))) != 1:
             raise InputError(
                 "give exactly one of --text (repeat it for each text), --file, --dataset and --image."
             )
@@ -235,8 +226,8 @@ def load_inputs(groups: dict[str, Any]) -> dict[str, Any]:
 
 def quiet_transformers() -> None:
     """Turn off the log messages and progress bars of transformers."""
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    logging.getLogger("transformers").setLevel(logging.ERROR)
-    from transformers.utils.logging import disable_progress_bar
+    from transformers.utils import logging
 
-    disable_progress_bar()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

@@ -81,7 +81,7 @@ def verify(
             row, differ = {"table": name, "column": column}, old.ne_missing(new)
             if kind.is_numeric():
                 apart, size = (new - old).abs(), old.filter(old.is_finite()).abs().max() or 0.0
-                differ &= ~(apart <= ROUNDING * size).fill_null(False)
+                differ &= (apart > ROUNDING * size).fill_null(True)
                 row["largest"] = apart.max()
             rows.append({**row, "differ": int(differ.sum())})
     return pl.DataFrame(rows, schema=DIFFERENCES).filter(pl.col("differ") > 0)

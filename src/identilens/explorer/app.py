@@ -20,8 +20,7 @@ from starlette.responses import (
 )
 from starlette.routing import Route
 
-from identilens.charts.figures import document, looks, own_file
-from identilens.charts.viewer import viewer_script
+from identilens.charts.figures import document, looks, own_file, viewer_script
 from identilens.errors import InputError
 from identilens.explorer.desk import Desk
 from identilens.explorer.work import (

@@ -1,5 +1,6 @@
 """Brunner et al. 2020: every figure, on any model; published numbers stand beside measured ones."""
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +20,6 @@ from identilens.reproduce.brunner2020_settings import (
     SEPARATORS,
     SHARES,
     SPEECH,
-    TREEBANK,
     TUNED,
     Rows,
     figure,
@@ -28,17 +28,14 @@ from identilens.reproduce.brunner2020_settings import (
 )
 from identilens.reproduce.inputs import corpus_texts, tuned_model
 from identilens.reproduce.options import HeadFigure, TunedFigure
-from identilens.reproduce.record import Figure, Reproduction, chosen_charts
+from identilens.reproduce.record import Reproduction, chosen_charts
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.tables import Tables
 from identilens.studies.audit.result import Audit
-from identilens.studies.audit.settings import AuditSettings
 from identilens.studies.audit.study import audit
 from identilens.studies.mixing.result import Mixing
-from identilens.studies.mixing.settings import MixingSettings
 from identilens.studies.mixing.study import mixing
 from identilens.studies.tokens.result import TokenIdentifiability
-from identilens.studies.tokens.settings import TokenSettings
 from identilens.studies.tokens.study import token_identifiability
 
 
@@ -86,7 +83,7 @@ def raw_and_effective(result: Audit) -> Rows:
 def peaks(number: str, measure: str, result: Audit) -> Rows:
     """Return the layer in whose mean a separator receives most."""
     separators = result.received().filter(pl.col("key_type").is_in(["[SEP]", "</s>"]))
-    layers = separators.group_by("key_type", "layer").agg(most=pl.col(measure).mean())
+    layers = separators.group_by("key_type", "layer").agg(most=pl.mean(measure))
     peak = layers.sort("most", "layer").group_by("key_type", maintain_order=True).last()
     return compared(
         peak.with_columns(pl.col("layer") + 1),
@@ -121,8 +118,7 @@ def figure6(settings: HeadFigure, out: Path, **run: Any) -> Reproduction:
     names = result.tokens[0]["encoder"]
     outer = [index == 0 or name in ("[SEP]", "</s>") for index, name in enumerate(names)]
     structural = torch.tensor(outer).expand(len(names), -1)
-    index = torch.arange(len(names))
-    near = ((index[:, None] - index).abs() <= 1) & ~structural
+    near = torch.ones_like(structural).tril(1).triu(-1) & ~structural
     places = {"structural": structural, "near": near, "elsewhere": ~(structural | near)}
 
     def matrix(head: int, name: str) -> Float[Tensor, "query key"]:
@@ -206,10 +202,9 @@ def by_layer(number: str, where: str, published: str, result: TokenIdentifiabili
 def data_share(result: TokenIdentifiability) -> Rows:
     """Return the comparison of section B.2."""
     shares = result.means().filter(probe="mlp").sort("distance", "share")
-    known = pl.col("share").replace_strict(SHARES, default="not given", return_dtype=pl.String)
-    given = pl.when(distance="l2").then(known).otherwise(pl.lit("not given"))
+    published = pl.DataFrame(SHARES, schema_overrides=shares.schema)
     return compared(
-        shares.with_columns(published=given),
+        shares.join(published, ["distance", "share"], "left").fill_null("not given"),
         "B.2",
         "MLP, {distance}, layer {layer_tested}, {share:.0%} of the sentences",
         "{published}",
@@ -222,11 +217,11 @@ def token_tables(result: TokenIdentifiability) -> Tables:
     return {"means": result.means()}
 
 
-def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
-    """Return Figure 12 or 13: naive look-up from layer to layer before and after fine-tuning."""
+def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Callable[..., Reproduction]:
+    """Return what makes Figure 12 or 13: naive look-up from layer to layer before and after fine-tuning."""
 
     def make(settings: TunedFigure, out: Path, **run: Any) -> Reproduction:
-        tuned = load(tuned_model(task, settings, out, run["progress"]))
+        tuned = load(tuned_model(task, settings, out))
         # The paper looks up tokens of MRPC in both figures.
         lens, texts = load(settings.model), corpus_texts(settings, "mrpc")
         result, after = (
@@ -263,7 +258,7 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Figure:
             chosen_charts(after, "rate_by_layer"),
         )
 
-    return Figure(f"Brunner et al. 2020, Figure {number}", make, "folds")
+    return make
 
 
 def ends_of(result: Mixing) -> pl.DataFrame:
@@ -324,7 +319,10 @@ def neighbours(number: str, result: Mixing) -> Rows:
 
 def speech(result: Mixing) -> Rows:
     """Return the comparison of Figures 26 to 37: parts of speech in the first and the last layer."""
-    frame, layer, rows = result.speech, pl.col("layer"), []
+    frame, layer = result.speech, pl.col("layer")
+    rows: Rows = [
+        ("26 to 37", "corpus", "not named in section C.5", "single sentences of UD English EWT")
+    ]
     for tag, published in SPEECH.items():
         rows += compared(
             frame.filter(layer == layer.min(), tag=tag),
@@ -358,15 +356,13 @@ def mixing_tables(result: Mixing) -> Tables:
     return {name: frame for name, frame in frames.items() if len(frame)}
 
 
-tokens = partial(figure, token_identifiability, TokenSettings, token_tables)
-mixed = partial(figure, mixing, MixingSettings, mixing_tables)
+tokens = partial(figure, token_identifiability, token_tables)
+mixed = partial(figure, mixing, mixing_tables)
 CURVES = ("own_contribution", "not_largest", "neighbours", "relative_positions")
 FIGURES = {
     "brunner2020-figure1": figure(
         audit,
-        AuditSettings,
         audit_tables,
-        "Figures 1 and 5",
         "wiki",
         raw_and_effective,
         "correlation_by_length",
@@ -374,7 +370,6 @@ FIGURES = {
         "attention_to_type",
     ),
     "brunner2020-figure2": tokens(
-        "Figures 2 and 7 to 10",
         "mrpc",
         across_layers,
         "rate_by_layer",
@@ -382,16 +377,14 @@ FIGURES = {
         "lines",
     ),
     "brunner2020-figure3": mixed(
-        "Figures 3, 4 and 18 to 25",
         "mrpc",
         own_contributions,
         *CURVES,
         "class_token",
         "tracked_token",
     ),
-    "brunner2020-figure6": Figure("Brunner et al. 2020, Figure 6", figure6, "texts"),
+    "brunner2020-figure6": figure6,
     "brunner2020-figure11": tokens(
-        "Figure 11",
         "mrpc",
         partial(by_layer, "11", "layer {layer_tested}", "falls in later layers, L2 below cosine"),
         "rate_by_layer",
@@ -399,7 +392,6 @@ FIGURES = {
     "brunner2020-figure12": tuned_figure("12", "mrpc"),
     "brunner2020-figure13": tuned_figure("13", "cola"),
     "brunner2020-figure14": tokens(
-        "Figures 14 to 17",
         "mrpc",
         partial(
             by_layer,
@@ -409,27 +401,19 @@ FIGURES = {
         ),
         "lines",
     ),
-    "brunner2020-figure26": mixed(
-        "Figures 26 to 37", "ewt", speech, "part_of_speech", note=TREEBANK
-    ),
+    "brunner2020-figure26": mixed("ewt", speech, "part_of_speech"),
     "brunner2020-figure38": tokens(
-        "Figure 38 (CoLA)",
         "cola",
         partial(same_layer, "38", "9 %", "curve only"),
         "rate_by_layer",
     ),
     "brunner2020-figure39": tokens(
-        "Figure 39 (MNLI)",
         "mnli",
         partial(same_layer, "39", "2.6 %", "curve only"),
         "rate_by_layer",
         most=500,
     ),
-    "brunner2020-figure40": mixed(
-        "Figures 40 and 41 (CoLA)", "cola", partial(other_corpus, "40", "41"), *CURVES
-    ),
-    "brunner2020-figure42": mixed(
-        "Figures 42 and 43 (MNLI)", "mnli", partial(other_corpus, "42", "43"), *CURVES, most=4000
-    ),
-    "brunner2020-b2": tokens("section B.2", "mrpc", data_share, "rate_by_share"),
+    "brunner2020-figure40": mixed("cola", partial(other_corpus, "40", "41"), *CURVES),
+    "brunner2020-figure42": mixed("mnli", partial(other_corpus, "42", "43"), *CURVES, most=4000),
+    "brunner2020-b2": tokens("mrpc", data_share, "rate_by_share"),
 }

@@ -10,7 +10,7 @@ from identilens.charts.encoding import AnyChart
 from identilens.models.lens import Lens
 from identilens.models.loading import load
 from identilens.reproduce.inputs import Corpus, corpus_texts
-from identilens.reproduce.record import Figure, Reproduction, chosen_charts
+from identilens.reproduce.record import Reproduction, chosen_charts
 from identilens.runs.result import Result
 from identilens.runs.settings import Settings
 from identilens.runs.tables import Tables, markdown_table
@@ -39,7 +39,11 @@ MAPS = {
     "null": "carries the structural weights",
 }
 TUNED = {"l2": "a remarkable decrease", "cosine": "affected much less"}
-SHARES = {0.5: "74 %", 0.8: "80 %", 0.9: "81 %", 1.0: "82 %"}
+SHARES = {
+    "distance": "l2",
+    "share": [0.5, 0.8, 0.9, 1.0],
+    "published": ["74 %", "80 %", "81 %", "82 %"],
+}
 """Rates of an MLP on layer 11 by the share of the training data (B.2, with L2 as in its Figure 7)."""
 OWN = {
     "name": ["first", "middle", "last"],
@@ -49,10 +53,6 @@ OWN = {
 """Median own contribution on MRPC, and share of tokens that are not their own largest contributor, by layer."""
 SPEECH = {"[CLS]": "over 40 %", "NN": "less than 35 %", "DT": "less than 35 %"}
 """Median own contribution of some parts of speech in the first layer (Fig. 26)."""
-TREEBANK = (
-    "Figures 26 to 37 are measured here on single sentences of UD English EWT; the paper's section "
-    "C.5 names no corpus."
-)
 
 
 def reproduction(
@@ -61,7 +61,6 @@ def reproduction(
     used: Mapping[str, Any],
     tables: Tables,
     charts: Mapping[str, AnyChart],
-    note: str = "",
 ) -> Reproduction:
     """Return published numbers beside measured ones, tables, and charts."""
     comparison = pl.DataFrame(
@@ -71,7 +70,7 @@ def reproduction(
     )
     findings = (
         f"{markdown_table(comparison)}\n\nPublished numbers are those in the paper's text; it gives others only as "
-        f"curves. {note}{' ' if note else ''}{result.summary().text}"
+        f"curves. {result.summary().text}"
     )
     return Reproduction(used, {"comparison": comparison, **tables}, findings, charts)
 
@@ -83,41 +82,32 @@ def record(settings: Settings, lens: Lens, texts: str) -> dict[str, Any]:
 
 def figure(
     study: Callable[..., Result],
-    options: type[Settings],
     tables: Callable[[Any], Tables],
-    numbers: str,
     corpus: Corpus,
     compare: Callable[[Any], Rows],
     *charts: str,
     most: int | None = None,
-    note: str = "",
-) -> Figure:
-    """Return figures that one run of a study on a corpus gives; the run is in the folder ``run`` of the output.
+) -> Callable[..., Reproduction]:
+    """Return what makes figures of one run of a study on a corpus; the run is in the folder ``run`` of the output.
 
     Args:
         study: The study's function.
-        options: The study's settings.
         tables: Returns further tables by file name.
-        numbers: Numbers of the figures, such as "Figures 1 and 5".
         corpus: The texts.
         compare: Returns the rows of the comparison.
         *charts: Beginnings of the names of the charts.
         most: Number of texts in the paper, the first of the corpus; None where it takes all.
-        note: A sentence on how the data differ from the paper's.
     """
 
     def make(settings: Any, out: Path, **run: Any) -> Reproduction:
         lens, texts = load(settings.model), corpus_texts(settings, corpus, most)
-        result = study(
-            lens, texts, settings=options(**settings.values_of(options)), out=out / "run", **run
-        )
+        result = study(lens, texts, settings=settings, out=out / "run", **run)
         return reproduction(
             compare(result),
             result,
             record(settings, lens, f"{len(texts)} of {corpus}"),
             tables(result),
             chosen_charts(result, *charts),
-            note,
         )
 
-    return Figure(f"Brunner et al. 2020, {numbers}", make, "texts")
+    return make

@@ -16,7 +16,7 @@ from identilens.models.saving import save_model
 from identilens.reproduce.options import CorpusSettings, FineTuning, Task, TunedFigure, TuningTasks
 from identilens.runs.files import write_folder
 from identilens.runs.lines import read_lines
-from identilens.runs.progress import Progress
+from identilens.runs.progress import watched
 from identilens.runs.texts import read_texts
 
 Corpus = Literal["mrpc", "cola", "mnli", "ewt", "wiki"]
@@ -73,18 +73,12 @@ def held_out(task: Task, data: Path, limit: int | None) -> list[Any]:
 
 
 def fine_tune(
-    task: Task,
-    model: str | Path,
-    file: Path,
-    folder: Path,
-    how: FineTuning,
-    progress: Progress | None = None,
+    how: TunedFigure | TuningTasks, texts: Sequence[Any], labels: Sequence[int], folder: Path
 ) -> None:
-    """Fine-tune a checkpoint on a task, and save it to a folder."""
+    """Fine-tune a checkpoint on labelled texts, and save it to a folder."""
     torch.manual_seed(how.seed)
-    texts, labels = labelled(task, file)
     texts, targets = texts[: how.rows], torch.tensor(labels[: how.rows])
-    place = resolved(model)
+    place = resolved(how.model)
     tokenizer: Any = AutoTokenizer.from_pretrained(place)
     tuned = AutoModelForSequenceClassification.from_pretrained(place, num_labels=len(set(labels)))
     tuned.train()
@@ -95,45 +89,41 @@ def fine_tune(
         0.0,
         total_iters=how.epochs * -(-len(texts) // how.batch_size),
     )
-    for epoch in range(how.epochs):
-        right = 0
-        for chosen in torch.randperm(len(texts)).split(how.batch_size):
-            sides = map(list, zip(*(texts[index] for index in chosen.tolist()), strict=True))
-            batch = tokenizer(
-                *sides, padding=True, truncation=True, max_length=how.longest, return_tensors="pt"
-            )
-            output = tuned(**batch, labels=targets[chosen])
-            output.loss.backward()
-            torch.nn.utils.clip_grad_norm_(tuned.parameters(), 1.0)
-            optimiser.step()
-            schedule.step()
-            optimiser.zero_grad()
-            right += int((output.logits.argmax(-1) == targets[chosen]).sum())
-        if progress:
-            progress(
-                0,
-                1,
-                f"{task}, epoch {epoch + 1} of {how.epochs}: training accuracy {right / len(texts):.3f}",
-            )
+    with watched("epochs", True) as report:
+        for epoch in range(how.epochs):
+            right = 0
+            for chosen in torch.randperm(len(texts)).split(how.batch_size):
+                sides = map(list, zip(*(texts[index] for index in chosen.tolist()), strict=True))
+                batch = tokenizer(
+                    *sides,
+                    padding=True,
+                    truncation=True,
+                    max_length=how.longest,
+                    return_tensors="pt",
+                )
+                output = tuned(**batch, labels=targets[chosen])
+                output.loss.backward()
+                torch.nn.utils.clip_grad_norm_(tuned.parameters(), 1.0)
+                optimiser.step()
+                schedule.step()
+                optimiser.zero_grad()
+                right += int((output.logits.argmax(-1) == targets[chosen]).sum())
+            if report:
+                report(epoch + 1, how.epochs, f"training accuracy {right / len(texts):.3f}")
     write_folder(folder, partial(save_model, tuned, tokenizer))
 
 
-def tuned_model(
-    task: Task,
-    settings: TunedFigure | TuningTasks,
-    out: Path,
-    progress: Progress | None,
-) -> Path:
+def tuned_model(task: Task, settings: TunedFigure | TuningTasks, out: Path) -> Path:
     """Return the folder of a checkpoint fine-tuned on a task's training part.
 
     Its name has a digest of the task, the settings, the base model and the training part: a checkpoint that is there
     is used again.
     """
-    file, model = settings.data / task / TRAINING, settings.model
-    how = FineTuning(**settings.values_of(FineTuning))
-    record = repr((task, how.recorded(), load(model).digest, labelled(task, file)))
+    texts, labels = labelled(task, settings.data / task / TRAINING)
+    how = settings.values_of(FineTuning)
+    record = repr((task, how, load(settings.model).digest, (texts, labels)))
     folder = out / f"tuned-{task}-{hashlib.sha256(record.encode()).hexdigest()[:12]}"
     # Written last: a checkpoint that was cut off is made again.
     if not (folder / "tokenizer_config.json").is_file():
-        fine_tune(task, model, file, folder, how, progress)
+        fine_tune(settings, texts, labels, folder)
     return folder

@@ -1,6 +1,6 @@
-"""A reproduction: how it is made, and its files: tables, charts, and a page with the findings."""
+"""The files of a reproduction: tables, charts, and a page with the findings."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import Charts
 from identilens.charts.save import save_charts
+from identilens.reproduce.registry import REPRODUCTIONS
 from identilens.runs.files import write_json, write_text
 from identilens.runs.provenance import Identity, provenance
 from identilens.runs.result import Result
@@ -31,35 +32,12 @@ class Reproduction:
     charts: Mapping[str, AnyChart] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Figure:
-    """A published table or figure that can be repeated.
-
-    ``make`` is called with ``(settings, out, *, resume, overwrite, progress)``, and with ``ray`` if a
-    cluster can share its runs; runs that can be resumed are in folders under ``out``.
-
-    Attributes:
-        source: Paper and number, such as "Wen et al. 2023, Figure 1".
-        make: Function that runs it.
-        unit: The unit that progress counts.
-    """
-
-    source: str
-    make: Callable[..., Reproduction]
-    unit: str = "steps"
-
-
 def chosen_charts(result: Result, *beginnings: str) -> Charts:
     """Return the charts of a result whose names begin so."""
     return {name: chart for name, chart in result.charts().items() if name.startswith(beginnings)}
 
 
-def write_reproduction(
-    name: str,
-    source: str,
-    result: Reproduction,
-    folder: Path,
-) -> None:
+def write_reproduction(name: str, result: Reproduction, folder: Path) -> None:
     """Write a reproduction into a folder.
 
     Tables are written as CSV, charts as PNG and SVG, settings and findings to ``README.md``, and the
@@ -67,7 +45,6 @@ def write_reproduction(
 
     Args:
         name: Name on the command line, such as ``wen2023-figure1``.
-        source: Paper and number, such as "Wen et al. 2023, Figure 1".
         result: The reproduction.
         folder: Folder to write to.
 
@@ -80,7 +57,7 @@ def write_reproduction(
     images = [path for path in drawn if path.suffix == ".png"]
     used = [f"- {name}: {markdown_text(value)}" for name, value in result.settings.items()]
     parts = [
-        f"# {source}",
+        f"# {name}: {REPRODUCTIONS[name]}",
         f"    identilens reproduce {name}  # with the settings below",
         result.findings.strip(),
         "\n\n".join(f"![{path.stem}]({path.name})" for path in images),
@@ -89,5 +66,5 @@ def write_reproduction(
         "Tables: " + ", ".join(f"[{table}.csv]({table}.csv)" for table in result.tables) + ".",
     ]
     write_text(folder / "README.md", "\n\n".join(filter(None, parts)) + "\n")
-    record = provenance(name, Identity({"name": source}, []), result.settings)
+    record = provenance(name, Identity({}, []), result.settings)
     write_json(folder / "provenance.json", {**record, "finished": True})

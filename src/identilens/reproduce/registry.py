@@ -1,5 +1,6 @@
 """The reproductions by name. Imports nothing heavy: each paper's module is imported when it is used."""
 
+from collections.abc import Callable
 from pkgutil import resolve_name
 from typing import Any
 
@@ -29,8 +30,8 @@ REPRODUCTIONS = {
     "wen2023-figure1": "Attention of standard 2-layer transformers by seed.",
     "wen2023-figure2": "Attention after minimal first layers by seed.",
     "wen2023-figure3": "Balance violation and length generalisation.",
-    "wen2023-figure4": "Heads that look like a stack but are not used.",
-    "wen2023-figure7": "Attention of models trained on prefixes.",
+    "wen2023-figure4": "Stack-like heads that are not used (Figures 4 to 6).",
+    "wen2023-figure7": "Attention of models trained on prefixes (Figures 7 to 9).",
     "wen2023-figure8": "Attention variation on longer prefixes.",
     "wen2023-footnote4": "Models trained with uniform attention.",
     "wen2023-footnote13": "Attention variation on other prefixes.",
@@ -41,6 +42,9 @@ REPRODUCTIONS = {
 """The help of each reproduction, by its name on the command line: the paper, a hyphen, the table or figure."""
 
 
-def figure_named(name: str) -> Any:
-    """Return the `Figure` of a reproduction."""
+def figure_named(name: str) -> Callable[..., Any]:
+    """Return the function that makes a reproduction, whose runs can be resumed from folders under ``out``.
+
+    It is called with ``(settings, out, *, resume, overwrite)``, and with ``ray`` if a cluster can share its runs.
+    """
     return resolve_name(f"identilens.reproduce.{name.partition('-')[0]}:FIGURES")[name]

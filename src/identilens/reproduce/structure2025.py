@@ -8,22 +8,17 @@ from typing import Any
 import polars as pl
 
 from identilens.lab.reversal.result import Reversal
-from identilens.lab.reversal.settings import RATES, ReversalSettings, TaskSettings
+from identilens.lab.reversal.settings import RATES, TaskSettings
 from identilens.lab.reversal.study import train_reversal
 from identilens.lab.reversal.task import DRAFT_THRESHOLD, antidiagonal_match, best_range
-from identilens.reproduce.record import Figure, Reproduction
-from identilens.runs.tables import Tables, decimals, markdown_table, table_of
+from identilens.reproduce.record import Reproduction
+from identilens.runs.tables import Tables, markdown_table
 from identilens.studies.perturbation_views import by_perturbation, norm_correlations
 
 Report = Callable[[list[Reversal], pl.DataFrame], tuple[Tables, str]]
 """Returns tables and findings of a figure."""
 DRAFT = {"model": "draft: LSTM", "epochs": 150, "test_accuracy": 0.99}
 """Accuracy in the draft, section V."""
-ACCURACIES = {
-    "model": pl.String,
-    "epochs": pl.Int64,
-    **decimals("validation_accuracy", "test_accuracy", "whole_sequences", "written_alone"),
-}
 
 
 def reproduction(
@@ -34,16 +29,11 @@ def reproduction(
     The runs are in ``out/lstm`` and ``out/transformer``, and are not repeated with ``resume``.
     """
     runs = [
-        train_reversal(
-            settings=ReversalSettings(model=model, **settings.values_of(TaskSettings)),
-            out=out / model,
-            **run,
-        )
-        for model in RATES
+        train_reversal(model=model, **vars(settings), out=out / model, **run) for model in RATES
     ]
     names = {"accuracy": "test_accuracy", "whole": "whole_sequences", "written": "written_alone"}
-    draft = table_of(ACCURACIES, [dict.fromkeys(ACCURACIES) | DRAFT])
-    accuracy = pl.concat([draft, *(result.table.rename(names) for result in runs)])
+    measured = pl.concat([result.table for result in runs]).rename(names)
+    accuracy = pl.concat([pl.DataFrame([DRAFT], measured.schema), measured])
     tables, findings = report(runs, accuracy)
     used, charts = settings.recorded(), {}
     for result in runs:
@@ -119,14 +109,8 @@ def best_table(result: Reversal) -> pl.DataFrame:
 
 
 FIGURES = {
-    "structure2025-figure1": Figure(
-        "structure2025, Figure 1",
-        partial(reproduction, attention_of_an_input, ["attention"]),
-        "models",
-    ),
-    "structure2025-figure2": Figure(
-        "structure2025, Figure 2",
-        partial(reproduction, structure_by_threshold, ["structures", "thresholds"]),
-        "models",
+    "structure2025-figure1": partial(reproduction, attention_of_an_input, ["attention"]),
+    "structure2025-figure2": partial(
+        reproduction, structure_by_threshold, ["structures", "thresholds"]
     ),
 }

@@ -13,7 +13,7 @@ from identilens.charts.kit import bars, choose
 from identilens.models.loading import load
 from identilens.reproduce.inputs import held_out, tuned_model
 from identilens.reproduce.options import TuningTasks
-from identilens.reproduce.record import Figure, Reproduction
+from identilens.reproduce.record import Reproduction
 from identilens.runs.tables import markdown_table
 from identilens.studies.audit.result import Audit
 from identilens.studies.audit.study import audit
@@ -24,7 +24,7 @@ def sun2021(settings: TuningTasks, out: Path, **run: Any) -> Reproduction:
     tables = []
     for task in settings.tasks:
         given = held_out(task, settings.data, settings.limit)
-        tuned = tuned_model(task, settings, out, run.get("progress"))
+        tuned = tuned_model(task, settings, out)
         for name, model in (("pretrained", settings.model), ("fine-tuned", str(tuned))):
             result = audit(
                 load(model),
@@ -37,9 +37,7 @@ def sun2021(settings: TuningTasks, out: Path, **run: Any) -> Reproduction:
             tables.append(by_type(result).with_columns(task=pl.lit(task), checkpoint=pl.lit(name)))
     table = pl.concat(tables).select("task", "checkpoint", "key_type", "raw", "effective")
     outer = table.filter(pl.col("key_type").is_in(["[CLS]", "[SEP]"]))
-    sums = outer.group_by("task", "checkpoint", maintain_order=True).agg(
-        pl.col("raw", "effective").sum()
-    )
+    sums = outer.group_by("task", "checkpoint", maintain_order=True).agg(pl.sum("raw", "effective"))
     findings = (
         f"{markdown_table(table)}\n\nMean attention that each type of token receives, in absolute value, as a share of "
         "the sum over types; mean over layers and heads. Published: effective attention is less associated with the "
@@ -69,11 +67,7 @@ def by_type(result: Audit) -> pl.DataFrame:
     """Return the share of mean raw and effective attention that each type of key receives, over layers and heads."""
     size = pl.col("raw", "effective").abs()
     share = result.received().with_columns(size / size.sum().over("layer", "head"))
-    return (
-        share.group_by("key_type")
-        .agg(pl.col("raw", "effective").mean())
-        .sort("raw", descending=True)
-    )
+    return share.group_by("key_type").agg(pl.mean("raw", "effective")).sort("raw", descending=True)
 
 
-FIGURES = {"sun2021": Figure("Sun and Marasović 2021", sun2021, "texts")}
+FIGURES = {"sun2021": sun2021}

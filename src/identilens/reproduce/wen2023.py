@@ -18,8 +18,8 @@ from identilens.lab.dyck.train.measuring import pattern_table, probe_tokens, var
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.train.study import folder_name, train_dyck
 from identilens.reproduce.options import PrefixSettings, WenSettings
-from identilens.reproduce.record import Figure, Reproduction, chosen_charts
-from identilens.reproduce.wen2023_corollary2 import COROLLARY2
+from identilens.reproduce.record import Reproduction, chosen_charts
+from identilens.reproduce.wen2023_corollary2 import corollary2
 from identilens.reproduce.wen2023_settings import (
     ACCURATE,
     LENGTHS,
@@ -34,15 +34,11 @@ Report = Callable[[DyckRuns, Sequence[DyckSetting], Any], tuple[str, Tables]]
 
 
 def figure(
-    source: str,
-    name: str,
-    report: Report,
-    charts: tuple[str, ...] = ("",),
-) -> Figure:
-    """Return a figure of trained models; the run is in ``out/run`` and can be resumed.
+    name: str, report: Report, charts: tuple[str, ...] = ("",)
+) -> Callable[..., Reproduction]:
+    """Return what makes a figure of trained models; the run is in ``out/run`` and can be resumed.
 
     Args:
-        source: Its number in the paper.
         name: Name of the settings of its models.
         report: Function that measures them.
         charts: Beginnings of the names of the charts; all by default.
@@ -79,7 +75,7 @@ def figure(
             chosen_charts(result, *charts),
         )
 
-    return Figure(f"Wen et al. 2023, {source}", make, "seeds")
+    return make
 
 
 def models_of(result: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
@@ -107,20 +103,16 @@ def accuracy(result: DyckRuns) -> str:
     )
 
 
-def variations(result: DyckRuns) -> str:
-    """Return the attention variation as a Markdown table, with and without the start token."""
+def varied(words: str, result: DyckRuns, *_: Any) -> tuple[str, Tables]:
+    """Return the variation, what the paper says of it, and how many heads look like a stack."""
     rows = result.variation.with_columns(pl.col("error").fill_nan(None))
-    return (
+    findings = (
         f"{markdown_table(rows)}\n\nVariation is the mean of ‖A₁ − A₂‖² (Frobenius) over pairs of seeds, patterns "
         "causal, with its standard error over seeds. The last two columns are random causal patterns: rows uniform on "
-        f"the simplex, and softmax of standard normal logits. {RANDOM}"
+        f"the simplex, and softmax of standard normal logits. {RANDOM}\n\n{words}\n\n"
+        f"{markdown_table(result.misleading())}"
     )
-
-
-def varied(words: str, with_heads: bool, result: DyckRuns, *_: Any) -> tuple[str, Tables]:
-    """Return the variation, what the paper says of it and, on request, how many heads look like a stack."""
-    heads = f"\n\n{markdown_table(result.misleading())}" if with_heads else ""
-    return f"{variations(result)}\n\n{words}{heads}", {}
+    return findings, {}
 
 
 def table1(result: DyckRuns, *_: Any) -> tuple[str, Tables]:
@@ -159,8 +151,7 @@ def balance(
         .group_by("setting", maintain_order=True)
         .agg(
             pl.len().alias("seeds"),
-            pl.col("violation").mean(),
-            pl.col("largest_violation").mean(),
+            pl.mean("violation", "largest_violation"),
             *(
                 pl.corr("violation", name, method="spearman").fill_nan(None).alias(f"with {name}")
                 for name in measures
@@ -183,18 +174,8 @@ def balance(
 
 def stack_like(result: DyckRuns, *_: Any) -> tuple[str, Tables]:
     """Return, for every head, how stack-like it looks, and the effect of changing its attention."""
-    examples = result.heads.sort("stack_weight", descending=True).select(
-        "setting",
-        "seed",
-        "layer",
-        "head",
-        "stack_weight",
-        "accuracy",
-        "removed",
-        "even",
-        "random",
-        "used",
-    )
+    sorted_heads = result.heads.sort("stack_weight", descending=True)
+    examples = sorted_heads.drop("stack_first", "even_weight", "largest_fall", "looks")
     correlation: float = result.heads.select(
         pl.corr("stack_weight", "largest_fall", method="spearman")
     ).item()
@@ -236,11 +217,11 @@ def by_prefix(
     table = pl.concat(tables)
     means = table.group_by("setting", "layer", "prefix", maintain_order=True).agg(
         pl.len().alias("prefixes"),
-        pl.col("brackets").first(),
-        pl.col("value").mean(),
-        pl.col("value").min().alias("least"),
-        pl.col("value").max().alias("largest"),
-        pl.col("even_on_simplex").mean().alias("random rows"),
+        pl.first("brackets"),
+        pl.mean("value"),
+        pl.min("value").alias("least"),
+        pl.max("value").alias("largest"),
+        pl.mean("even_on_simplex").alias("random rows"),
         (pl.col("value") / pl.col("even_on_simplex")).mean().alias("over random"),
     )
     findings = (
@@ -252,79 +233,53 @@ def by_prefix(
 
 
 FIGURES = {
-    "wen2023-table1": figure("Table 1", "table1", table1),
+    "wen2023-table1": figure("table1", table1),
     "wen2023-figure1": figure(
-        "Figure 1",
         "figure1",
         partial(
             varied,
-            (
-                f"{LOST} Its claim is that patterns of standard training vary nearly as much "
-                f"as random ones and are mostly not "
-                "stack-like; an independent reimplementation found 1.02 without positions and "
-                "0.54 with linear positions (16 "
-                "tokens, without the start token, causal; its layer and learning rate are not known)."
-            ),
-            True,
+            f"{LOST} Its claim is that patterns of standard training vary nearly as much as random ones and are mostly "
+            "not stack-like; an independent reimplementation found 1.02 without positions and 0.54 with linear "
+            "positions (16 tokens, without the start token, causal; its layer and learning rate are not known).",
         ),
     ),
     "wen2023-figure2": figure(
-        "Figure 2",
         "figure2",
         partial(
             varied,
-            (
-                f"{LOST} It says that variation is smaller after a minimal first layer than in "
-                f"standard models; an independent "
-                "reimplementation found 0.13 for Eq. 19 (without the start token)."
-            ),
-            False,
+            f"{LOST} It says that variation is smaller after a minimal first layer than in standard models; an "
+            "independent reimplementation found 0.13 for Eq. 19 (without the start token).",
         ),
     ),
-    "wen2023-figure3": figure("Figure 3", "figure3", balance, ("violation", "generalisation")),
-    "wen2023-figure4": figure("Figures 4 to 6", "figure4", stack_like),
+    "wen2023-figure3": figure("figure3", balance, ("violation", "generalisation")),
+    "wen2023-figure4": figure("figure4", stack_like),
     "wen2023-figure7": figure(
-        "Figures 7 to 9",
         "figure7",
         partial(
             varied,
-            (
-                f"{LOST} It says that variation is low after a minimal first layer and "
-                f"surprisingly high in standard models, "
-                "with and without positions."
-            ),
-            True,
+            f"{LOST} It says that variation is low after a minimal first layer and surprisingly high in standard "
+            "models, with and without positions.",
         ),
     ),
-    "wen2023-figure8": figure("Figure 8", "figure7", partial(by_prefix, LENGTHS)),
-    "wen2023-figure10": figure("Figure 10", "figure10", balance, ("violation", "generalisation")),
+    "wen2023-figure8": figure("figure7", partial(by_prefix, LENGTHS)),
+    "wen2023-figure10": figure("figure10", balance, ("violation", "generalisation")),
     "wen2023-footnote4": figure(
-        "footnote 4",
         "footnote4",
-        lambda *_: (
-            (
-                "W_Q and W_K are 0 and not trained, so that every position attends equally to "
-                "all positions up to its own. The "
-                "paper says that such models fit the distribution almost perfectly; its number "
-                "is missing in the available "
-                "text."
-            ),
-            {},
+        partial(
+            varied,
+            "W_Q and W_K are 0 and not trained, so that every position attends equally to all positions up to its own. "
+            "The paper says that such models fit the distribution almost perfectly; its number is missing in the "
+            "available text.",
         ),
     ),
-    "wen2023-footnote13": figure("footnote 13", "figure1", partial(by_prefix, LENGTHS[:1])),
+    "wen2023-footnote13": figure("figure1", partial(by_prefix, LENGTHS[:1])),
     "wen2023-c7": figure(
-        "section C.7",
         "c7",
         partial(
             varied,
-            (
-                "The paper says that models of Eq. 6 learn bounded Dyck languages (its "
-                "accuracy is missing in the available "
-                "text), and that their attention is as little interpretable as that of standard models."
-            ),
-            True,
+            "The paper says that models of Eq. 6 learn bounded Dyck languages (its accuracy is missing in the "
+            "available text), and that their attention is as little interpretable as that of standard models.",
         ),
     ),
-    "wen2023-corollary2": COROLLARY2,
+    "wen2023-corollary2": corollary2,
 }

@@ -10,18 +10,12 @@ from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.minimiser import minimise
 from identilens.lab.dyck.prefixes import all_prefixes
 from identilens.reproduce.options import Corollary2Settings
-from identilens.reproduce.record import Figure, Reproduction
-from identilens.runs.progress import Progress
+from identilens.reproduce.record import Reproduction
+from identilens.runs.progress import watched
 from identilens.runs.tables import markdown_table
 
 
-def corollary2(
-    settings: Corollary2Settings,
-    out: Path | None = None,
-    *,
-    progress: Progress | None = None,
-    **run: Any,
-) -> Reproduction:
+def corollary2(settings: Corollary2Settings, _: Path, **run: Any) -> Reproduction:
     """Return the balance of minimisers of the squared loss as L2 regularisation goes to 0.
 
     The model is Eq. 6 after the first layer of Eq. 19, with g fully connected with three hidden layers, for two types
@@ -40,20 +34,15 @@ def corollary2(
     )
     rows, runs = [], list(product(settings.lengths, range(settings.seeds)))
     strengths = sorted(settings.strengths, reverse=True)
-    for done, (length, seed) in enumerate(runs, 1):
-        prefixes = all_prefixes(config.language, length)
-        for minimum in minimise(config, prefixes, strengths, seed, settings.iterations):
-            rows.append(
-                {
-                    "length": length,
-                    "strength": minimum["strength"],
-                    "seed": seed,
-                    **minimum,
-                    "constant": length * minimum["largest_violation"],
-                }
-            )
-        if progress:
-            progress(done, len(runs), f"N = {length}, seed {seed}")
+    with watched("runs", True) as report:
+        for done, (length, seed) in enumerate(runs, 1):
+            prefixes = all_prefixes(config.language, length)
+            for minimum in minimise(config, prefixes, strengths, seed, settings.iterations):
+                constant = length * minimum["largest_violation"]
+                place = {"length": length, "strength": minimum["strength"], "seed": seed}
+                rows.append({**place, **minimum, "constant": constant})
+            if report:
+                report(done, len(runs), f"N = {length}, seed {seed}")
     table = pl.DataFrame(rows)
     best = nearest(table)
     small = pl.col("strength", "loss", "objective").map_elements(
@@ -61,8 +50,8 @@ def corollary2(
     )
     ends = table.sort("strength", descending=True).group_by("length", "seed", maintain_order=True)
     fallen = ends.agg(fell=pl.col("violation").last() < pl.col("violation").first())["fell"]
-    least = table.filter(pl.col("strength") == pl.col("strength").min())
-    largest = least.group_by("length", maintain_order=True).agg(pl.col("constant").max())
+    least = table.filter(pl.col("strength") == pl.min("strength"))
+    largest = least.group_by("length", maintain_order=True).agg(pl.max("constant"))
     constants = ", ".join(f"{value:.2f} (N = {length})" for length, value in largest.iter_rows())
     findings = (
         "Corollary 2 says that approximate balance holds for minimisers of the squared loss with L2 regularisation, as "
@@ -80,11 +69,8 @@ def corollary2(
 def nearest(table: pl.DataFrame) -> pl.DataFrame:
     """Return, for each N and λ, the seed with the least objective, and the violations of all seeds."""
     groups = ["length", "strength"]
-    least, most = pl.col("violation").min().over(groups), pl.col("violation").max().over(groups)
+    least, most = pl.min("violation").over(groups), pl.max("violation").over(groups)
     ranked = table.with_columns(least_violation=least, most_violation=most).sort("objective")
     return ranked.unique(groups, keep="first", maintain_order=True).sort(
         "length", "strength", descending=[False, True]
     )
-
-
-COROLLARY2 = Figure("Wen et al. 2023, Corollary 2", corollary2, "runs")

@@ -187,14 +187,14 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def tensor_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
+def tensor_bytes(tensors: Mapping[str, Tensor], **metadata: str) -> bytes:
     """Return the content of a safetensors file."""
     # The format does not allow tensors that share memory.
     copies = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
     }
-    return save(copies, dict(metadata or {}))
+    return save(copies, metadata)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:

@@ -1,7 +1,7 @@
 """The folder of a run: parts are written one by one, and an interrupted run is resumed."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from io import BytesIO
@@ -51,7 +51,7 @@ class Output:
             f"{TABLE}{name}": torch.frombuffer(bytearray(table_bytes(table)), dtype=torch.uint8)
             for name, table in self.tables.items()
         }
-        return tensor_bytes({**stored, **self.matrices}, {"tokens": json.dumps(self.tokens)})
+        return tensor_bytes({**stored, **self.matrices}, tokens=json.dumps(self.tokens))
 
     @classmethod
     def read(cls, file: Path) -> "Output":
@@ -66,9 +66,8 @@ class Output:
         return cls(tables, {}, {int(text): names for text, names in tokens.items()})
 
     @classmethod
-    def joined(cls, outputs: Iterable["Output"]) -> "Output":
+    def joined(cls, outputs: Sequence["Output"]) -> "Output":
         """Return the outputs of several parts as one."""
-        outputs = list(outputs)
         return cls(
             {name: pl.concat([one.tables[name] for one in outputs]) for name in outputs[0].tables},
             {name: tensor for one in outputs for name, tensor in one.matrices.items()},
@@ -147,7 +146,7 @@ class RunFolder:
     def read(self, parts: Sequence[int]) -> Output:
         """Return the output of complete parts as one; its matrices are read when they are accessed."""
         files = [self._part(part) for part in parts]
-        return replace(Output.joined(map(Output.read, files)), matrices=StoredMatrices(files))
+        return replace(Output.joined([*map(Output.read, files)]), matrices=StoredMatrices(files))
 
     def finish(self, output: Output) -> None:
         """Write the output of the whole run, mark the run as finished, and remove its parts."""

@@ -56,11 +56,8 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
     canonical = json.dumps(run, sort_keys=True, default=str)
     return {
         "format": FORMAT,
-        "analysis": analysis,
         "fingerprint": hashlib.sha256(canonical.encode()).hexdigest(),
-        "model": model,
-        "settings": options,
-        "seed": seed,
+        **run,
         "libraries": {name: version(name) for name in _LIBRARIES},
         "python": platform.python_version(),
         "platform": platform.platform(),

@@ -56,7 +56,7 @@ def read_table(file: Path, columns: Columns) -> pl.DataFrame:
     with errors_naming(file):
         # Read from memory: polars treats some paths as patterns.
         content = io.BytesIO(file.read_bytes())
-        return pl.read_parquet(content, schema=pl.Schema(columns))
+        return pl.read_parquet(content, schema=columns)
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """The request of a run: a TOML file beside its results, with which the run can be repeated."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -69,9 +70,8 @@ def read_request(folder: Path, study: str) -> tuple[dict[str, Any], list[str]]:
         options = options.get(word, {})
     if not options:
         raise InputError(f"{file} has no options of {study}.")
-    lines = file.read_text(encoding="utf-8").split("\n")
-    lost = [line.removeprefix(_LOST) for line in lines if line.startswith(_LOST)]
-    return options, ", ".join(lost).split(", ") if lost else []
+    lost = re.findall(f"^{_LOST}(.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+    return options, [name for line in lost for name in line.split(", ")]
 
 
 def _absolute(name: str, value: Any) -> Any:

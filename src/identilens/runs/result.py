@@ -218,10 +218,9 @@ class Result(ABC):
     @classmethod
     def of(cls: type[R], tables: Tables, record: Record, **fields: Any) -> R:
         """Return the result with these tables and other fields; a missing table is empty."""
-        schemas = {name: pl.Schema(columns) for name, columns in cls.schema.items()}
         frames = {
-            name: tables.get(name, pl.DataFrame(schema=schema)).cast(schema)
-            for name, schema in schemas.items()
+            name: tables.get(name, pl.DataFrame(schema=columns)).cast(pl.Schema(columns))
+            for name, columns in cls.schema.items()
         }
         return cls(**frames, provenance=record, **fields)
 
@@ -245,10 +244,11 @@ class Result(ABC):
         path = Path(folder)
         record, manifest = finished_record(path, cls.analysis), Manifest(path)
         stored, tokens = stored_matrices(manifest)
-        names = [
-            name for name in cls.schema if name == "table" or f"{name}.parquet" in manifest.names
-        ]
-        tables = {name: read_table(path / f"{name}.parquet", cls.schema[name]) for name in names}
+        tables = {
+            name: read_table(path / f"{name}.parquet", columns)
+            for name, columns in cls.schema.items()
+            if name == "table" or f"{name}.parquet" in manifest.names
+        }
         return cls.of(tables, record, matrices=stored, tokens=tokens, folder=path)
 
     def to_html(self, path: str | Path) -> Path:

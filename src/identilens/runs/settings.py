@@ -26,13 +26,13 @@ class _CheckedHere:
         return {"type": "any"}
 
 
-AS_TYPED = Parameter(
+LIST = Parameter(
     converter=lambda _, tokens: ",".join(token.value for token in tokens), n_tokens=1, negative=""
 )
-"""Lets the command line pass on the typed text, which is parsed here, as in Python; of an option typed again, all."""
+"""Marks a tuple whose values are separated by commas on the command line.
 
-LIST = AS_TYPED
-"""Marks a tuple whose values are separated by commas on the command line."""
+The typed text is passed on and parsed here, as in Python; of an option typed again, all.
+"""
 
 REPEATED = Parameter(negative="", consume_multiple=False)
 """Marks a tuple whose option is given once for each value on the command line."""

@@ -223,19 +223,16 @@ def _output(
     parts, outputs = range(len(study.sizes())), []
     missing = [part for part in parts if folder is None or not folder.has(part)]
     count = _counter(study, progress, missing)
-    if folder is None:
-        for part in missing:
-            outputs.append(study.run(part))
-            count(part)
-        whole = Output.joined(outputs)
-    else:
-        if ray and missing:
-            run_on_cluster(study, folder, missing, count, "local" if ray is True else ray)
+    if folder and ray and missing:
+        run_on_cluster(study, folder, missing, count, "local" if ray is True else ray)
+        missing = []
+    for part in missing:
+        if folder:
+            folder.write_part(part, study.run(part).content(), {})
         else:
-            for part in missing:
-                folder.write_part(part, study.run(part).content(), {})
-                count(part)
-        whole = folder.read(parts)
+            outputs.append(study.run(part))
+        count(part)
+    whole = folder.read(parts) if folder else Output.joined(outputs)
     last = study.finish(whole.tables)
     matrices = ChainMap(dict(last.matrices), whole.matrices)  # pyright: ignore[reportArgumentType] read only
     return Output(last.tables, matrices, {**whole.tokens, **last.tokens})

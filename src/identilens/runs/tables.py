@@ -48,7 +48,7 @@ def table_of(columns: Columns, rows: Iterable[Mapping[str, Any]]) -> pl.DataFram
     for row in rows:
         if row.keys() != columns.keys():
             raise KeyError(f"a row must have the columns {list(columns)}; got {list(row)}")
-    return pl.DataFrame(rows, schema=pl.Schema(columns))
+    return pl.DataFrame(rows, schema=columns)
 
 
 def print_table(title: str, frame: pl.DataFrame) -> None:

@@ -88,7 +88,7 @@ class CertificateFile:
     def write(self, file: Path) -> None:
         """Write the file."""
         numbers = {one.name: getattr(self.certificate, one.name) for one in fields(Certificate)}
-        write_bytes(file, tensor_bytes(numbers, {_NAME: json.dumps(self.said)}))
+        write_bytes(file, tensor_bytes(numbers, **{_NAME: json.dumps(self.said)}))
 
     def sentences(self) -> str:
         """Return what the numbers prove, in words; the stated ends are only compared with them."""

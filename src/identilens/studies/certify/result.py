@@ -127,7 +127,7 @@ class Certainty(Result):
             table="bars",
             also=("norm_share", "radius", "verdict"),
             choices=("row",),
-            look={"root_x": True},
+            look={"x_scale": "sqrt"},
         ),
         "maps": View(
             title="Maps with their certain cells",

@@ -156,7 +156,7 @@ class Rollouts(Result):
             text=_BARS,
             table="bars",
             choices=("row",),
-            look={"root_x": True},
+            look={"x_scale": "sqrt"},
         ),
         "rows": View(title="Rows in numbers", table="rows", listed=True),
         "witnesses": View(

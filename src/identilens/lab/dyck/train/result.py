@@ -194,7 +194,7 @@ class DyckRuns(Result):
             title="Accuracy on long prefixes against balance violation",
             text=_BALANCE,
             also=("seed",),
-            look={"log_x": True},
+            look={"x_scale": "log"},
         ),
     }
 

@@ -77,7 +77,7 @@ class EncoderSweep(Result):
             table="accuracies",
             also=("source", "error"),
             choices=("task",),
-            look={"dash": "source", "error": "error", "log_x": True},
+            look={"dash": "source", "error": "error", "x_scale": "log"},
         ),
     }
 
