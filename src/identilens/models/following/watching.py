@@ -19,6 +19,7 @@ from identilens.models.following.follower import (
     Mixture,
     Outputs,
     holds_distributions,
+    turned,
 )
 from identilens.models.following.routes import Route, read_route
 from identilens.models.interface import AttentionCall, intercept
@@ -192,7 +193,7 @@ class Watch:
         given, mixed = args[0], self.follower.mixed(args[0])
         if mixed is not None and isinstance(mixed.outputs, Mixture):
             if is_pointwise(module):
-                given, mixed = given.mT, replace(mixed, moves=(*mixed.moves, lambda one: one.mT))
+                given, mixed = given.mT, replace(mixed, moves=(*mixed.moves, turned))
             for meeting in self.meetings:
                 ended = any(is_basic(one.module) for one in meeting.candidates)
                 if meeting.outputs is mixed.outputs and not ended and [*module.parameters()]:
