@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 from operator import attrgetter
 from typing import Any, TypeVar
 
@@ -81,9 +82,11 @@ class Scores:
     moves: Moves = ()
     masks: tuple[tuple[Tensor, int], ...] = ()
 
-    def sides(self, keys_left: bool) -> tuple[Tensor, Tensor]:
-        """Return queries [lead, n, d_k] and keys [lead, m, d_k], which may be the left factor."""
-        sides = self.left, self.right.mT
+    def sides(self, keys_left: bool) -> list[Tensor]:
+        """Return queries [*lead, n, d_k] and keys [*lead, m, d_k], which may be the left factor."""
+        sides = [self.left, self.right.mT]
+        lead = torch.broadcast_shapes(*(side.shape[:-2] for side in sides))
+        sides = [side.expand(*lead, *side.shape[-2:]) for side in sides]
         return sides[::-1] if keys_left else sides
 
     def masked(self, hidden: Tensor | None) -> "Scores":
@@ -171,7 +174,7 @@ class Follower(TorchFunctionMode):
         self._answer, self._origin = answer, origin
         self._tracks = WeakIdKeyDictionary()
         self.unmixed: dict[int, Any] = {}
-        self._softmaxes = self.count = 0
+        self._softmaxes, self.count = count(), 0
         self.ranking: set[Any] = set()
         self.normalised: set[Any] = set()
         self._paused = False
@@ -233,7 +236,7 @@ class Follower(TorchFunctionMode):
         name: str,
         args: tuple,
         kwargs: Mapping[str, Any],
-        factors: Sequence[Tensor],
+        factors: list[Tensor],
         result: Tensor,
     ) -> Tensor:
         """Follow a product of two tensors, and return it, or what takes its place."""
@@ -260,7 +263,8 @@ class Follower(TorchFunctionMode):
                 return result
             if isinstance(track, Mixed):
                 track.outputs.changed = "a product"
-        scores = Scores(*factors, float(kwargs.get("alpha", 1.0)))
+        left, right = factors
+        scores = Scores(left, right, float(kwargs.get("alpha", 1.0)))
         if name == "baddbmm":
             scores = scores.masked(_hidden("add", args[:1], {}, result, result))
         tracks[result] = scores
@@ -276,9 +280,9 @@ class Follower(TorchFunctionMode):
         axis = kwargs.get("dim", *args[1:2])
         if name == "softmax" and axis in (-1, args[0].ndim - 1):
             scores = track if isinstance(track, Scores) else None
-            self.unmixed[self._softmaxes] = self._origin()
-            tracks[result] = Weights(self._softmaxes, args[0], scores)
-            self._softmaxes += 1
+            number = next(self._softmaxes)
+            self.unmixed[number] = self._origin()
+            tracks[result] = Weights(number, args[0], scores)
             return
         if track is None or followed is None:
             return

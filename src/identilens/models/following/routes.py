@@ -54,20 +54,20 @@ class Route:
         heads: Axis of the heads in the product of weights and values.
         scores: Axis of the heads in the product of queries and keys.
         turned: Whether that product has the keys on the left.
-        group: Number of heads that share keys and values.
-        biased: Whether the logits have terms beside scaled products and masks.
         number: Number of the product of weights and values in a forward pass.
         total: Number of such products.
+        group: Number of heads that share keys and values.
+        biased: Whether the logits have terms beside scaled products and masks.
     """
 
     module: nn.Module
     heads: Heads
     scores: Heads
     turned: bool
+    number: int
+    total: int
     group: int = 1
     biased: bool = True
-    number: int = 0
-    total: int = 0
 
     def call(self, mixture: Mixture, index: int) -> AttentionCall:
         """Return the attention call of a mixture."""
@@ -81,9 +81,7 @@ class Route:
             self.heads.split(one.expand(*lead, *one.shape[-2:]))
             for one in (logits, hidden, mixture.values)
         )
-        sides = scores.sides(self.turned)
-        leading = torch.broadcast_shapes(*(side.shape[:-2] for side in sides))
-        query, key = (side.expand(*leading, *side.shape[-2:]) for side in sides)
+        query, key = scores.sides(self.turned)
         scaling = scores.factor
         if isinstance(scaling, Tensor):
             query, scaling = query * scaling, 1.0
@@ -116,8 +114,12 @@ class Route:
         return self.heads.joined(output, lead).to(mixture.result.dtype)
 
 
-def read_route(module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor) -> Route:
+def read_route(
+    module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor, total: int
+) -> Route:
     """Return the layout of a mixture's axes, from the places of its entries in the input of the output projection.
+
+    ``total`` is the number of mixtures of the forward pass.
 
     Raises:
         UnsupportedModelError: If the heads are not concatenated there, or the logits have no queries and keys.
@@ -137,7 +139,7 @@ def read_route(module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor
             f"{name} computes logits that are no products of queries and keys with terms added, so that its heads have "
             "no queries and keys. Choose a model of another family (`identilens selfcheck --list`)."
         )
-    route = Route(module, heads, scores, turned, number=mixture.number)
+    route = Route(module, heads, scores, turned, mixture.number, total)
     call = route.call(mixture, 0)
     bias, eps = call.arguments["position_bias"], torch.finfo(call.query.dtype).eps
     size = float((call.query @ call.key.mT).abs().max()) * abs(call.arguments["scaling"])
@@ -191,9 +193,8 @@ def _score_heads(mixture: Mixture, heads: Heads, turned: bool) -> Heads | None:
     scores = mixture.scores
     if scores is None:
         return None
-    sides = scores.sides(turned)
-    lead = torch.broadcast_shapes(*(side.shape[:-2] for side in sides))
-    shape = (*lead, *(side.shape[-2] for side in sides))
+    queries, keys = scores.sides(turned)
+    shape = (*queries.shape[:-1], keys.shape[-2])
     numbers = _numbered(shape, mixture.logits)
     try:
         places = replay(numbers.mT if turned else numbers, scores.moves)
