@@ -222,9 +222,8 @@ class AttentionCall:
 Handler = Callable[[AttentionCall], Tensor]
 """Receives each call in order and returns the attention output (batch, n, heads, d_v)."""
 
-_calls: ContextVar[tuple[Handler, Iterator[int]] | None] = ContextVar(
-    "identilens_calls", default=None
-)
+_calls: ContextVar[Any] = ContextVar("identilens_calls", default=None)
+"""The current handler, and the numbers of the calls to come; None outside of a capture."""
 
 
 @contextmanager
@@ -312,6 +311,5 @@ def _chosen(
 
 def next_call() -> tuple[Handler, int]:
     """Return this thread's current handler, and the index of the next call."""
-    active: Any = _calls.get()
-    handler, numbers = active
+    handler, numbers = _calls.get()
     return handler, next(numbers)
