@@ -12,7 +12,7 @@ from helpers.zoo import build, ids, swin
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.capture import Lengths
-from identilens.models.following.contractions import contraction
+from identilens.models.following.steps import einsum_in_steps
 from identilens.models.inputs import collate
 from identilens.models.outputs import deviation
 
@@ -234,30 +234,48 @@ EINSUMS = {
 @pytest.mark.parametrize("form", EINSUMS)
 @pytest.mark.parametrize("listed", [False, True])
 def test_sums_over_one_axis_are_products(form, listed):
-    first, second = EINSUMS[form]
-    result = torch.einsum(form, first, second)
-    product = contraction(
-        "einsum", [form, [first, second]] if listed else [form, first, second], {}, result
-    )
-    assert_close(product.left @ product.right, product.seen(result))
-    assert_close(product.given(product.left @ product.right), result)
-    turned = product.turned
-    assert_close(turned.left @ turned.right, turned.seen(result))
-    assert product.first is first
-    assert product.second is second
+    operands = EINSUMS[form]
+    found = einsum_in_steps(form, [*operands]) if listed else einsum_in_steps(form, *operands)
+    assert_close(found, torch.einsum(form, *operands))
 
 
 @pytest.mark.parametrize(
-    ("name", "args", "result"),
+    "args",
     [
-        ("einsum", ["bnk,bkd", LEFT, RIGHT], LEFT @ RIGHT),
-        ("einsum", ["...nk,...kd->...nd", LEFT, RIGHT], LEFT @ RIGHT),
-        ("einsum", ["bnk,bnk->bnk", LEFT, LEFT], LEFT),
-        ("einsum", ["bnk,bkd->nd", LEFT, RIGHT], LEFT[0]),
-        ("einsum", [LEFT, RIGHT, LEFT], LEFT),
-        ("matmul", [LEFT, RIGHT[0, :, 0]], LEFT[..., 0]),
-        ("matmul", [LEFT, RIGHT], None),
+        ["bnk,bkd", LEFT, RIGHT],
+        ["...nk,...kd->...nd", LEFT, RIGHT],
+        ["bnk,bnk->bnk", LEFT, LEFT],
+        ["bnk,bkd->nd", LEFT, RIGHT],
+        ["bkk,bkd->bd", LEFT[:, :, :4], LEFT],
+        ["bnk,bkd,bkd->bnd", LEFT, RIGHT, RIGHT],
+        [LEFT, RIGHT, LEFT],
     ],
 )  # fmt: skip
-def test_other_forms_are_no_products_of_two_matrices(name, args, result):
-    assert contraction(name, args, {}, result) is None
+def test_other_forms_are_no_products_of_two_matrices(args):
+    assert einsum_in_steps(*args) is None
+
+
+EINSUM = {
+    "weights first": ("bnmh,bmhd->bnhd", lambda weights, values: (weights, values)),
+    "values first": ("bmhd,bnmh->bnhd", lambda weights, values: (values, weights)),
+}
+
+
+@pytest.mark.parametrize("how", EINSUM)
+def test_attention_by_einsum_is_followed(how):
+    class SummedAttention(_Own):
+        def forward(self, hidden_states, *args, **kwargs):
+            q, k, v = self.parts(hidden_states).unflatten(-1, (3, 4, -1)).unbind(2)
+            weights = torch.einsum("bnhd,bmhd->bhnm", q, k).softmax(-1)
+            seen.append(weights)
+            form, order = EINSUM[how]
+            mixed = torch.einsum(form, *order(weights.permute(0, 2, 3, 1), v))
+            return self.out(mixed.flatten(2)), None
+
+    model, seen = build("bert"), []
+    torch.manual_seed(0)
+    for layer in model.encoder.layer:
+        layer.attention.self = SummedAttention(32, None)
+    (text,) = Lens(model).capture([ids(9)], weights=True)
+    for layer, weights in zip(text.layers, seen[-2:], strict=True):
+        assert_close(layer.weights, weights[0], atol=1e-6, rtol=0)

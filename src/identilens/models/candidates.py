@@ -77,7 +77,7 @@ class Candidates:
     ) -> None:
         self.lens, self.stored = lens, stored
         self.name = type(lens.body).__name__
-        if getattr(lens.model.config, "is_encoder_decoder", False):
+        if lens.model.config.is_encoder_decoder:
             raise UnsupportedModelError(
                 f"{self.name} has an encoder and a decoder: its states do not follow from one text alone. "
                 "Choose a decoder or an encoder that reads token ids (identilens selfcheck --list)."

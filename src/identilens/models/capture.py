@@ -13,10 +13,10 @@ from transformers import PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
 from identilens.models.following import capturing
-from identilens.models.gates import read_with, scale_of
+from identilens.models.gates import read_with
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
-from identilens.models.interface import AttentionCall, Handler
+from identilens.models.interface import AttentionCall, Handler, scale_of
 from identilens.models.layout import Site, Sites
 from identilens.models.sequences import Kind, sides
 from identilens.models.threads import Inputs, hooked

@@ -12,7 +12,7 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from identilens.errors import InputError
+from identilens.errors import InputError, first_line
 from identilens.models.inputs import refuse_half_characters
 
 TEMPLATE = "template"
@@ -257,26 +257,24 @@ def _templated(
         try:
             return tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         except (TemplateError, TypeError, ValueError, ArithmeticError) as error:
-            why = str(error) or type(error).__name__
             raise InputError(
-                f"conversation {number}: the tokenizer's chat template refuses the messages ({why})."
+                f"conversation {number}: the tokenizer's chat template refuses the messages "
+                f"({first_line(error)})."
             ) from error
 
     whole = rendered([text for _, text in messages])
     pieces = re.split(
         _MARK.format(r"(\d+)"), rendered([_MARK.format(at) for at in range(len(messages))])
     )
-    last = len(messages) - 1
-    roles = [
-        "question" if at == last and role == "user" else role
-        for at, (role, _) in enumerate(messages)
-    ]
+    roles = [role for role, _ in messages]
+    if roles[-1] == "user":
+        roles[-1] = "question"
     # With a number if several have the role; the last message of the user is the question.
     names = [
         f"{role} {1 + roles[:at].count(role)}" if roles.count(role) > 1 else role
         for at, role in enumerate(roles)
     ]
-    if left_out := [names[at] for at in range(len(names)) if str(at) not in pieces[1::2]]:
+    if left_out := [name for at, name in enumerate(names) if str(at) not in pieces[1::2]]:
         raise InputError(
             f"conversation {number}: the tokenizer's chat template leaves out {', '.join(left_out)}, so that the model "
             "does not read it. Give the conversation without it, or a prompt as the model reads it."

@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_map
 
-from identilens.errors import IdentilensError, UnsupportedModelError
+from identilens.errors import IdentilensError, UnsupportedModelError, first_line
 from identilens.linalg import HALF
 from identilens.models.offloading import is_offloaded
 
@@ -37,31 +37,31 @@ def explained(model: nn.Module) -> Iterator[None]:
     except (IdentilensError, torch.OutOfMemoryError):
         raise
     except MODELS_RAISE as error:
-        first = str(error).strip().split("\n")[0]
         raise UnsupportedModelError(
-            f"{type(model).__name__} does not run on these inputs: {type(error).__name__}: {first}. Check that the "
-            "model itself takes them; if it does, choose a model of another family (`identilens selfcheck --list`)."
+            f"{type(model).__name__} does not run on these inputs: {type(error).__name__}: {first_line(error)}. Check "
+            "that the model itself takes them; if it does, choose a model of another family (`identilens selfcheck "
+            "--list`)."
         ) from error
 
 
 class Exact(TorchFunctionMode):
     """Computes in float32 what a model computes in half precision, and in float64 what it would round to float32.
 
-    Parameters are cast as they are used.
+    Parameters are cast as they are used. Requests for gradients, which training with adapters or checkpoints leaves in
+    hooks of the embeddings, do nothing.
 
     Args:
         least: The least precision.
-        ignored: A method of tensors that does nothing.
     """
 
-    def __init__(self, least: torch.dtype = torch.float64, ignored: Callable | None = None) -> None:
-        self._least, self._ignored = least, ignored
+    def __init__(self, least: torch.dtype = torch.float64) -> None:
+        self._least = least
 
     def __torch_function__(
         self, func: Callable, types: Any, args: tuple = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run one torch function; attributes of a tensor are read as they are."""
-        if func is self._ignored:
+        if func is Tensor.requires_grad_:
             return args[0]
         if func is Tensor.float:
             return args[0].to(self._least)
@@ -93,8 +93,7 @@ def derivable(model: nn.Module) -> Iterator[None]:
         )
     exact = torch.promote_types(next(model.parameters()).dtype, torch.float32)
     try:
-        # Training with adapters or checkpoints leaves requests for gradients in hooks of the embeddings.
-        with Exact(exact, Tensor.requires_grad_):
+        with Exact(exact):
             yield
     except RuntimeError as error:
         if "setup_context" not in str(error):

@@ -86,4 +86,4 @@ def position_limit(config: Any) -> int | None:
         config, "max_position_embeddings", None
     )
     unused = (config.pad_token_id or 0) + 1 if config.model_type in _OFFSET_POSITIONS else 0
-    return limit - unused if limit is not None and limit > 0 else None
+    return limit - unused if limit and limit > 0 else None

@@ -6,10 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from identilens.linalg.memory import wide
 from identilens.models.affine import MATCH, drawn_like
 from identilens.models.following import Candidate
-from identilens.models.interface import AttentionCall, answered
+from identilens.models.interface import AttentionCall, answered, scale_of
 from identilens.models.threads import Inputs, first_input, hooked
 
 
@@ -38,15 +37,6 @@ def gated_candidates(call: AttentionCall, inputs: Inputs) -> Iterator[Candidate]
             if max(apart[1::2]) <= limit:
                 normed = bool(max(apart) > limit)
                 yield Candidate(module, others[0][1][module], normed=normed)
-
-
-def scale_of(
-    read: Float[Tensor, "batch query head d_v"], plain: Float[Tensor, "batch query head d_v"]
-) -> Float[Tensor, "batch query head 1"]:
-    """Return the factor of each row and head with which one tensor is nearest to another."""
-    size = wide(plain).square().sum(-1, keepdim=True)
-    product = (wide(read) * wide(plain)).sum(-1, keepdim=True)
-    return torch.where(size > 0, product / size, 0.0).to(read)
 
 
 def read_with(

@@ -23,8 +23,10 @@ Map = Float[Tensor, "row key"]
 
 
 @dataclass(frozen=True)
-class Head:
-    """One attention head on one text, without padding.
+class Captured:
+    """What is captured of one head on one text, without padding, or of all heads of a layer.
+
+    Those have an axis of heads, or of groups of heads that share keys and values.
 
     Attributes:
         queries: Q, after positions are applied.
@@ -33,29 +35,39 @@ class Head:
         head_output: A V, as the model computed it.
         weights: A after softmax, as the model's family computes it; None if it was not requested.
         visible: Which keys each query sees; None if it sees every key.
-        bias: Position bias added to the logits, if the family has one.
+        bias: Position bias added to the logits, if the family has one; heads may share it.
         softcap: c, if the logits are c tanh(s Q Kᵀ / c); None without a soft cap.
-        group: Number of query heads that share these keys and values.
         sink: Whether a learnt sink, a key without value, takes part in the softmax: rows then sum to less than one.
         gate: What the output A V is multiplied with, row by row, before W_O, if the family has a gate or norm there.
         rows: The rows that weights, mask and bias are of; every row of queries and outputs by default.
     """
 
     site: Site
-    head: int
-    queries: Float[Tensor, "query d_k"]
-    keys: Float[Tensor, "key d_k"]
-    values: Float[Tensor, "key d_v"]
-    head_output: Float[Tensor, "query d_v"]
-    weights: Map | None
+    queries: Float[Tensor, "*head query d_k"]
+    keys: Float[Tensor, "*group key d_k"]
+    values: Float[Tensor, "*group key d_v"]
+    head_output: Float[Tensor, "*head query d_v"]
+    weights: Float[Tensor, "*head row key"] | None
     visible: Bool[Tensor, "row key"] | None
     scaling: float
-    bias: Map | None
+    bias: Float[Tensor, "*biases row key"] | None
     softcap: float | None
-    group: int
     sink: bool = False
-    gate: Float[Tensor, "query d_v"] | None = None
+    gate: Float[Tensor, "*head query d_v"] | None = None
     rows: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Head(Captured):
+    """One attention head on one text, without padding, with what is `Captured` of it.
+
+    Attributes:
+        head: Its number in the layer.
+        group: Number of query heads that share its keys and values.
+    """
+
+    head: int
+    group: int
 
     def on_processor(self) -> "Head":
         """Return the head with its tensors in the processor's memory."""
@@ -95,12 +107,8 @@ class Head:
     @cached_property
     def projected(self) -> ProjectedValues:
         """T = V W_O; of a gated or normalised head V: see `at`."""
-        return ProjectedValues.of(
-            self.values,
-            self.output_projection
-            if self.gate is None
-            else self.site.fixed_projection[self.head].to(self.values.device),
-        )
+        fixed = self.site.fixed_projection[self.head].to(self.values.device)
+        return ProjectedValues.of(self.values, fixed)
 
     def row_projection(self, query: int) -> Float[Tensor, "d_v d_model"]:
         """Return diag(g_i) W_O, which projects one row of the head's output; W_O where there is no gate.
@@ -248,26 +256,8 @@ class Head:
         return float(lost / torch.linalg.matrix_norm(self.attention @ compact).clamp_min(1e-300))
 
 
-@dataclass(frozen=True)
-class CapturedLayer:
-    """All heads of one attention layer on one text; keys and values are grouped as in the model.
-
-    Attributes are those of `Head`, with an axis of heads or groups; ``bias`` may be shared by the heads.
-    """
-
-    site: Site
-    queries: Float[Tensor, "head query d_k"]
-    keys: Float[Tensor, "group key d_k"]
-    values: Float[Tensor, "group key d_v"]
-    head_output: Float[Tensor, "head query d_v"]
-    weights: Float[Tensor, "head row key"] | None
-    visible: Bool[Tensor, "row key"] | None
-    scaling: float
-    bias: Float[Tensor, "biases row key"] | None
-    softcap: float | None
-    sink: bool = False
-    gate: Float[Tensor, "head query d_v"] | None = None
-    rows: Sequence[int] | None = None
+class CapturedLayer(Captured):
+    """All heads of one attention layer on one text, with what is `Captured` of them."""
 
     @classmethod
     def of(
@@ -299,6 +289,11 @@ class CapturedLayer:
             None if call.gate is None else near(call.gate[0]).transpose(0, 1),
             only,
         )
+
+    @property
+    def repeated_values(self) -> Float[Tensor, "head key d_v"]:
+        """The values of each head: those of a group once for each of its heads."""
+        return self.values.repeat_interleave(len(self.queries) // len(self.values), 0)
 
     @property
     def heads(self) -> Iterator[Head]:

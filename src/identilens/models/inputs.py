@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from identilens.errors import InputError
 from identilens.models.families import position_limit
@@ -295,12 +296,11 @@ def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tens
         if not is_per_token(name):
             batch[name] = torch.stack(rows)
             continue
-        batch[name] = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+        batch[name] = pad_sequence(rows, batch_first=True)
         packed = beside(name, "position_ids") in items[0].tensors
         if name.endswith(SEQUENCES) and not packed and name not in items[0].bare:
-            lengths = torch.tensor([len(row) for row in rows])
-            mask = torch.arange(batch[name].shape[1]) < lengths[:, None]
-            batch[beside(name, "attention_mask")] = mask.long()
+            seen = [torch.ones(len(row), dtype=torch.long) for row in rows]
+            batch[beside(name, "attention_mask")] = pad_sequence(seen, batch_first=True)
     return {name: value.to(device) for name, value in batch.items()}
 
 

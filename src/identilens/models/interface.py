@@ -4,17 +4,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import count
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
-from transformers import AttentionInterface, Cache, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
-from identilens.linalg.memory import blocks
+from identilens.linalg.memory import blocks, wide
 from identilens.models.offloading import device_of
 from identilens.models.threads import attribute, configurations, restored
 
@@ -31,6 +31,15 @@ READABLE = ("eager", "sdpa")
 def seen_keys(mask: Tensor) -> Tensor:
     """Return True where a mask of transformers, of booleans or of terms added to the logits, hides nothing."""
     return mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+
+
+def scale_of(
+    read: Float[Tensor, "*batch d_v"], plain: Float[Tensor, "*batch d_v"]
+) -> Float[Tensor, "*batch 1"]:
+    """Return the factor of each row and head with which one tensor is nearest to another."""
+    size = wide(plain).square().sum(-1, keepdim=True)
+    product = (wide(read) * wide(plain)).sum(-1, keepdim=True)
+    return torch.where(size > 0, product / size, 0.0).to(read)
 
 
 @dataclass(frozen=True)
@@ -146,23 +155,22 @@ class AttentionCall:
             mask = torch.where(mask, 0.0, least).to(query.dtype)
         elif mask is not None:
             mask = mask.clamp_min(least)
-        key, value = self.key, self.value
+        attend = partial(self.eager, self.module, query)
         try:
-            output, weights = self.eager(self.module, query, key, value, mask, **arguments)
+            output, weights = attend(self.key, self.value, mask, **arguments)
         except RuntimeError:
             # Eager functions of some families take no keys that heads share; fused attention does.
-            if key.shape[1] == query.shape[1]:
+            if self.key.shape[1] == query.shape[1]:
                 raise
-            key, value = map(self.repeated, (key, value))
-            output, weights = self.eager(self.module, query, key, value, mask, **arguments)
+            shared = map(self.repeated, (self.key, self.value))
+            output, weights = attend(*shared, mask, **arguments)
         if arguments.get("s_aux") is not None and weights is not None:
             # G if the family applies its sink after the softmax, output = diag(g) A V; 1 if A includes the sink.
             values = self.repeated(self.value)
-            mixed = (weights.to(values.dtype) @ values).float()
-            given = output.transpose(1, 2).float()
-            size = mixed.square().sum(-1, keepdim=True)
+            mixed = weights.to(values.dtype) @ values
             late = (weights.float().sum(-1, keepdim=True) - 1).abs() <= SUM_ERROR
-            factor = torch.where(late & (size > 0), (given * mixed).sum(-1, keepdim=True) / size, 1)
+            late &= mixed.any(-1, keepdim=True)
+            factor = torch.where(late, scale_of(output.transpose(1, 2), mixed), 1.0)
             weights = weights * factor.to(weights.dtype)
         return output, weights
 
@@ -211,15 +219,11 @@ class AttentionCall:
         ]
 
 
-def without_cache(inputs: Any) -> Any:
-    """Return inputs of a module with None in place of caches of earlier tokens."""
-    return tree_map(lambda value: None if isinstance(value, Cache) else value, inputs)
-
-
 Handler = Callable[[AttentionCall], Tensor]
 """Receives each call in order and returns the attention output (batch, n, heads, d_v)."""
 
-_calls: ContextVar[tuple[Handler, list[int]] | None] = ContextVar("identilens_calls", default=None)
+_calls: ContextVar[Any] = ContextVar("identilens_calls", default=None)
+"""The current handler, and the numbers of the calls to come; None outside of a capture."""
 
 
 @contextmanager
@@ -245,7 +249,7 @@ def intercept(model: PreTrainedModel, handler: Handler) -> Iterator[None]:
 @contextmanager
 def answered(handler: Handler) -> Iterator[None]:
     """Send every attention call of this thread to a handler inside the context, within `intercept`."""
-    token = _calls.set((handler, [0]))
+    token = _calls.set((handler, count()))
     try:
         yield
     finally:
@@ -307,7 +311,5 @@ def _chosen(
 
 def next_call() -> tuple[Handler, int]:
     """Return this thread's current handler, and the index of the next call."""
-    active: Any = _calls.get()
-    handler, counter = active
-    counter[0] += 1
-    return handler, counter[0] - 1
+    handler, numbers = _calls.get()
+    return handler, next(numbers)

@@ -14,7 +14,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
 from identilens.models.lens import Lens
 from identilens.models.proof import NOISE
-from identilens.models.threads import Inputs, attribute, hooked
+from identilens.models.threads import Inputs, attribute, first_input, hooked
 
 
 class LaterLayers:
@@ -97,7 +97,7 @@ class LaterLayers:
                 # Other threads get the layer's own, also of what they set in the meantime.
                 if get_ident() != home or ended.is_set():
                     return own(*args, **kwargs)
-                size = len(args[0] if args else kwargs["hidden_states"])
+                size = len(first_input((args, kwargs)))
                 return tree_map_only(
                     Tensor, lambda one: one.expand(size, *one.shape[1:]).clone(), given
                 )

@@ -26,12 +26,7 @@ from identilens.models.following import (
     watched,
 )
 from identilens.models.gates import gated_candidates
-from identilens.models.interface import (
-    AttentionCall,
-    evaluation_mode,
-    intercept,
-    without_cache,
-)
+from identilens.models.interface import AttentionCall, evaluation_mode, intercept
 from identilens.models.readers import adds_up
 from identilens.models.sequences import Kind
 
@@ -243,11 +238,11 @@ def _numbers(model: PreTrainedModel, meetings: Sequence[Meeting]) -> list[int]:
     for kind in {meeting.kind for meeting in meetings}:
         order = [call for call, meeting in enumerate(meetings) if meeting.kind == kind]
         order.sort(key=lambda call: meetings[call].module not in text)
-        places = [meetings[call].place for call in order]
-        known = [place for place in places if place is not None]
-        alone = len(set(known)) == len(places) and len({path for path, _ in known}) == 1
-        for count, (call, place) in enumerate(zip(order, places, strict=True)):
-            numbers[call] = place[1] if alone and place is not None else count
+        known = {place for call in order if (place := meetings[call].place)}
+        alone = len(known) == len(order) and len({path for path, _ in known}) == 1
+        for count, call in enumerate(order):
+            place = meetings[call].place
+            numbers[call] = place[1] if alone and place else count
     return numbers
 
 
@@ -329,8 +324,7 @@ def mixes_otherwise(
     with evaluation_mode(model):
         held = [meeting.call.run() for meeting in meetings]
     routes = routes_among(meetings)
-    given = without_cache(run.inputs)
-    states = _states(given)
+    states = _states(run.inputs)
     if states is None or not (axes := _positions(states, meetings[0].call)):
         return False
     values: list[Tensor] = []
@@ -340,7 +334,7 @@ def mixes_otherwise(
         return held[call.index]
 
     def output(changed: Tensor) -> Tensor:
-        args, kwargs = tree_map(lambda value: changed if value is states else value, given)
+        args, kwargs = tree_map(lambda value: changed if value is states else value, run.inputs)
         with capturing(model, hold, routes):
             return _states(run.module(*args, **kwargs))
 

@@ -89,11 +89,14 @@ def load(
     precision, known = str(dtype).removeprefix("torch."), ("auto", *get_args(Precision))
     if precision not in known:
         raise InputError(f"expected dtype to be {' or '.join(known)}; got {dtype!r}.")
-    put = usable_device(device)
-    given = {"attn_implementation": attn_implementation, "quantization_config": quantization}
-    more = {name: value for name, value in given.items() if value is not None}
+    given = {
+        "attn_implementation": attn_implementation,
+        "quantization_config": quantization,
+        "device_map": device_map,
+    }
+    options = {"dtype": precision, **{name: value for name, value in given.items() if value}}
     try:
-        lens = _loaded(place, str(model), put, device_map, precision, more, common)
+        lens = _loaded(place, str(model), usable_device(device), options, common)
     except IdentilensError:
         raise
     except Exception as error:  # transformers raises whatever a broken file makes it stumble over
@@ -102,7 +105,7 @@ def load(
             f"{str(place)!r} cannot be loaded ({kind}: {first_line(error)}). If it names a package, "
             f"install that. {_REMEDY}"
         ) from error
-    if not more:
+    if not (attn_implementation or quantization):
         lens.load_options = {
             "model": str(model),
             "dtype": precision,
@@ -117,9 +120,7 @@ def _loaded(
     model: str | Path,
     name: str,
     device: torch.device,
-    device_map: str | Mapping[str, Any] | None,
-    precision: str,
-    more: dict[str, Any],
+    options: dict[str, Any],
     common: dict[str, Any],
 ) -> Lens:
     try:
@@ -127,23 +128,22 @@ def _loaded(
     except (OSError, ValueError) as error:
         raise model_not_found(model, error) from error
     refuse_pickles(model, common)
-    options = {"config": config, "dtype": precision, "use_safetensors": True, **more, **common}
+    options |= {"config": config, "use_safetensors": True, **common}
     [known, *_] = getattr(config, "architectures", None) or [""]
     # Classes registered with the Auto classes of transformers, such as ours, are not attributes of transformers.
     heads = (
         transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
         transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
     )
-    registered = [mapping[type(config)] for mapping in heads if type(config) in mapping]
+    registered = (mapping.get(type(config), None) for mapping in heads)
     classes = [getattr(transformers, known, None), *registered]
     models = (one for one in classes if isinstance(one, type) and issubclass(one, PreTrainedModel))
     kind = next((one for one in models if one.__name__ == known), AutoModel)
     # A quantised model stays where it was loaded.
-    placed = device_map or "quantization_config" in {**more, **config.to_dict()}
-    if placed:
-        options["device_map"] = device_map or {"": device}
+    if "quantization_config" in {**options, **config.to_dict()}:
+        options.setdefault("device_map", {"": device})
     network: Any = _from_checkpoint(model, kind, options)
-    (network if placed else network.to(device)).eval()
+    (network if "device_map" in options else network.to(device)).eval()
     tokenizer = images = None
     with suppress(OSError, ValueError, TypeError, KeyError, ImportError):
         tokenizer = AutoTokenizer.from_pretrained(model, **common)

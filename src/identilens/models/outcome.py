@@ -9,13 +9,13 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import kl_div, one_hot
+from torch.nn.functional import kl_div
 
 from identilens.errors import InputError
 from identilens.linalg.decompositions import eigh
 from identilens.linalg.memory import budget_on, wide
 from identilens.models.capture import states_of
-from identilens.models.derivative.jacobian import chunk_size
+from identilens.models.derivative.jacobian import by_chunks
 from identilens.models.explaining import Exact
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
@@ -243,10 +243,9 @@ class Answer:
                 moved = [place for place, (number, _) in enumerate(heads) if number == call.index]
                 if not moved:
                     return output
-                numbers = torch.tensor([heads[place][1] for place in moved], device=output.device)
-                where = one_hot(numbers, output.shape[2]).to(change)
-                row = torch.arange(output.shape[1], device=output.device) == at
-                return output + row[None, :, None, None] * (where.mT @ change[moved])
+                numbers = [heads[place][1] for place in moved]
+                index = (torch.tensor(one, device=output.device) for one in (0, at, numbers))
+                return output.index_put((*index,), change[moved], accumulate=True)
 
             return self._since(add, start)
 
@@ -335,7 +334,4 @@ def jacobian(
         return torch.func.jacrev(outcome, chunk_size=1)(at).flatten(2).movedim(2, 0)
     tangents = torch.eye(at.numel()).to(at).unflatten(1, at.shape)
     derivative = torch.vmap(lambda one: torch.func.jvp(outcome, (at,), (one,))[1])
-    chunk = chunk_size(
-        lambda count: derivative(tangents[:count]), len(tangents), budget_on(at.device), "tangent"
-    )
-    return torch.cat([derivative(part) for part in tangents.split(chunk)])
+    return by_chunks(derivative, tangents, budget_on(at.device), "tangent")

@@ -210,10 +210,10 @@ class Proof:
         *outputs: Float[Tensor, "row head d_v"],
     ) -> None:
         own, output, reference = (wide(one) for one in outputs)
-        if not bool(torch.isfinite(own.sum())) or not len(own):
-            self.finite &= bool(torch.isfinite(own.sum()))
+        if not own.isfinite().all():
+            self.finite = False
             # Masks of minus infinity on every key of a query are read as the least number.
-            if not self.finite and bool(torch.isfinite(output.sum())):
+            if output.isfinite().all():
                 self._refuse(_OWN, f": the output of {self._who} has NaN or infinity")
             return
         if text == self.lone and len(self.items) > 1:
@@ -272,7 +272,7 @@ class Proof:
         projection, bias = wide(site.output_projection), wide(site.output_bias)
         for text in range(len(self.items)):
             own = slice(self.lengths.of(text, site.kind, call)[0])
-            if not bool(torch.isfinite(left[text, own].sum())):
+            if not left[text, own].isfinite().all():
                 self.finite = False
                 return
             self._note(

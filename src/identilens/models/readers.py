@@ -1,7 +1,6 @@
 """Check that heads reach the output of their block through the output projection alone."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from transformers import PreTrainedModel
 from identilens.linalg.memory import wide
 from identilens.models.affine import MATCH, drawn_like
 from identilens.models.following import Meeting, capturing, routes_among
-from identilens.models.interface import AttentionCall, evaluation_mode, without_cache
+from identilens.models.interface import AttentionCall, evaluation_mode
 from identilens.models.threads import Inputs, hooked
 
 
@@ -33,7 +32,6 @@ def adds_up(
     layer, block = meeting.layer, meeting.module
     if projection not in {*block.modules()}:
         block = next(one for one in model.modules() if projection in {*one.children()})
-    run = forward if layer is None else partial(_again, layer.module, layer.inputs)
     same = [one for one in meetings if layer is None or one.layer is layer]
     ends = [block] if layer is None or block is not layer.module else []
     norms = [one for one in block.modules() if "Norm" in type(one).__name__]
@@ -61,7 +59,11 @@ def adds_up(
             hooked([projection], after=project),
             hooked(ends, after=leave),
         ):
-            run()
+            if layer is None:
+                forward()
+            else:
+                args, kwargs = layer.inputs
+                layer.module(*args, **kwargs)
         return (torch.cat(projected), left[0]) if left else None
 
     with evaluation_mode(model):
@@ -79,9 +81,3 @@ def adds_up(
     size = max(float(one.abs().max()) for one in (*before, *after))
     limit = max(MATCH[own.dtype], MATCH[torch.float32]) * size
     return given.shape == left.shape and float((given - left).abs().max()) <= limit
-
-
-def _again(module: nn.Module, inputs: Inputs) -> None:
-    """Run a module on its inputs, without a cache of earlier tokens."""
-    args, kwargs = without_cache(inputs)
-    module(*args, **kwargs)

@@ -44,7 +44,7 @@ def _by_kind(layers: Sequence[CapturedLayer]) -> dict[str, Rollout]:
     maps: dict[str, list[Tensor]] = {}
     for layer in layers:
         relevant = effective_attention(
-            layer.values.repeat_interleave(len(layer.queries) // len(layer.values), 0),
+            layer.repeated_values,
             weights=_weights(layer),
             visible=layer.visible,
             output_projection=layer.site.output_projection.to(layer.values.device),
@@ -87,7 +87,7 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
         if layer.site.gated:
             return rolled
         weights = _weights(layer)
-        values = wide(layer.values).repeat_interleave(len(layer.queries) // len(layer.values), 0)
+        values = wide(layer.repeated_values)
         projected = values @ layer.site.output_projection.to(values)
         passed.append(mean_over_heads(norm_weights(weights, projected)[None]))
         alti.append(_contributions(read, layer, weights, projected, NOISE[lens.dtype]))

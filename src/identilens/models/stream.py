@@ -34,12 +34,12 @@ class Stream:
     scale: Vector
     centred: bool
     shift: Vector
-    unembedding: nn.Module
+    unembedding: nn.Linear
     logits: Float[Tensor, " token"]
 
     def direction(self, token: int) -> tuple[Vector, float]:
         """Return u and what the logit of a token has besides: the logit is h·u plus this."""
-        row: Any = self.unembedding
+        row = self.unembedding
         w = row.weight[token].detach().cpu().double()
         bias = 0.0 if getattr(row, "bias", None) is None else float(row.bias[token])
         u = self.scale * w
@@ -56,7 +56,7 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
         UnsupportedModelError: For a model that is built otherwise.
     """
     sites, model = lens.sites(item), lens.model
-    unembedding: Any = require_unembedding(lens)
+    unembedding = require_unembedding(lens)
     paths = {site.place[0] if site.place else "" for site in sites}
     blocks = list(lens.body.get_submodule(min(paths)).children())
     if len(paths) > 1 or "" in paths or len(blocks) != len(sites):
@@ -103,13 +103,13 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     return stream
 
 
-def require_unembedding(lens: Lens) -> nn.Module:
-    """Return the module that makes a language model's logits.
+def require_unembedding(lens: Lens) -> nn.Linear:
+    """Return the linear map that makes a language model's logits.
 
     Raises:
         UnsupportedModelError: For a model that is no language model.
     """
-    found = lens.model.get_output_embeddings()
+    found: Any = lens.model.get_output_embeddings()
     if found is None:
         raise _unsupported(lens, "it predicts no tokens")
     return found
@@ -145,8 +145,7 @@ def token_of(lens: Lens, words: str) -> int:
     ids = [] if lens.tokenizer is None else lens.tokenizer.encode(words, add_special_tokens=False)
     if len(ids) != 1 and words.isdecimal():
         ids = [int(words)]
-    weight: Any = require_unembedding(lens).weight
-    size = len(weight)
+    size = len(require_unembedding(lens).weight)
     if len(ids) != 1 or ids[0] >= size:
         raise InputError(
             f"expected a target that is one token, or its number below {size:,}; {words!r} is "

@@ -16,6 +16,9 @@ from identilens.errors import InputError
 from identilens.linalg.checks import check_finite
 from identilens.linalg.memory import LARGE, wide
 
+Function = Callable[[Tensor], tuple[Tensor, ...]]
+"""From [position, d_in] to any number of tensors [position, d_out]; a derivative has an axis of tangents first."""
+
 _USED = 0.85
 """Share of a budget that is used for tensors; the rest is for kernels and the heap."""
 
@@ -80,8 +83,14 @@ def chunk_size(
     return min(chunk, count)
 
 
+def by_chunks(work: Callable[[Tensor], Tensor], pieces: Tensor, budget: int, what: str) -> Tensor:
+    """Return what is computed of all pieces, of so many at once as fit: see `chunk_size`."""
+    chunk = chunk_size(lambda count: work(pieces[:count]), len(pieces), budget, what)
+    return torch.cat([work(part) for part in pieces.split(chunk)])
+
+
 def leading_directions(
-    function: Callable[[Tensor], tuple[Tensor, ...]],
+    function: Function,
     inputs: Float[Tensor, "input d_in"],
     count: int,
     passes: int,
@@ -160,9 +169,6 @@ def orthonormal_probes(
     )
     return torch.linalg.qr(torch.cat([directions, noise], 2))[0]
 
-
-Function = Callable[[Tensor], tuple[Tensor, ...]]
-"""From [position, d_in] to any number of tensors [position, d_out]; a derivative has an axis of tangents first."""
 
 Method = Literal["exact", "sketch"]
 
@@ -341,8 +347,7 @@ def output_norms(
         pulled = torch.vmap(lambda single: pull(single)[0])(cotangents)
         return wide(pulled.detach()).square().sum(-1)
 
-    chunk = chunk_size(lambda few: squares(frame[:few]), count, memory_budget, "reverse pass")
-    found = torch.cat([squares(part) for part in frame.split(chunk)])[:, None]
+    found = by_chunks(squares, frame, memory_budget, "reverse pass")[:, None]
     check_finite(derivatives=found)
     mean = found.mean(0)
     left_out = (1 - count / width) / (count * (count - 1))

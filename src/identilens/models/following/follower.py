@@ -3,21 +3,26 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import FunctionType
+from itertools import count
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from identilens.models.eager import eager_attention_forward
-from identilens.models.following.contractions import NAMES, Contraction, View, contraction
+from identilens.models.following.steps import (
+    attention_in_steps,
+    einsum_in_steps,
+    multi_head_attention,
+)
 
 R = TypeVar("R")
 
+_PRODUCTS = frozenset(("matmul", "__matmul__", "bmm", "baddbmm"))
 _SHAPES = frozenset((
     "view", "reshape", "permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis",
     "flatten", "unflatten", "squeeze", "unsqueeze", "view_as", "reshape_as", "mT", "T",
@@ -50,8 +55,10 @@ _SPELLINGS = {
 }
 
 
-Moves = tuple[View, ...]
+Moves = tuple[Callable[[Tensor], Tensor], ...]
 """Changes of a tensor's axes, which can be applied to other tensors."""
+turned = attrgetter("mT")
+"""The move that exchanges rows and columns."""
 
 
 def replay(tensor: Tensor, moves: Moves) -> Tensor:
@@ -69,10 +76,18 @@ class Scores:
     ``masks`` are the entries that these terms hide, each with the number of moves before it.
     """
 
-    product: Contraction
+    left: Tensor
+    right: Tensor
     factor: float | Tensor
     moves: Moves = ()
     masks: tuple[tuple[Tensor, int], ...] = ()
+
+    def sides(self, keys_left: bool) -> list[Tensor]:
+        """Return queries [*lead, n, d_k] and keys [*lead, m, d_k], which may be the left factor."""
+        sides = [self.left, self.right.mT]
+        lead = torch.broadcast_shapes(*(side.shape[:-2] for side in sides))
+        sides = [side.expand(*lead, *side.shape[-2:]) for side in sides]
+        return sides[::-1] if keys_left else sides
 
     def masked(self, hidden: Tensor | None) -> "Scores":
         """Return the scores after one more mask, if there is one."""
@@ -103,13 +118,14 @@ class Mixture(Outputs):
     """Weights times values, as the model computed them; ``number`` counts them in a forward pass.
 
     Attributes:
-        product: Weights on the left, values on the right.
+        values: The right factor.
         logits: Logits whose softmax the weights are.
-        moves: Changes of the axes of the weights since the softmax.
+        moves: Changes of the axes of the weights since the softmax, up to the left factor.
+        result: The product [lead, n, d_v].
     """
 
     number: int
-    product: Contraction
+    values: Tensor
     logits: Tensor
     scores: Scores | None
     moves: Moves
@@ -150,15 +166,15 @@ class Follower(TorchFunctionMode):
         by_weight = {
             id(layer.weight): layer for layer in model.modules() if isinstance(layer, nn.Linear)
         }
-        # Functions of torch whose steps are out of sight.
         self._steps: dict[str, Callable] = {
             "multi_head_attention_forward": partial(multi_head_attention, by_weight),
             "scaled_dot_product_attention": attention_in_steps,
+            "einsum": einsum_in_steps,
         }
         self._answer, self._origin = answer, origin
         self._tracks = WeakIdKeyDictionary()
         self.unmixed: dict[int, Any] = {}
-        self._softmaxes = self.count = 0
+        self._softmaxes, self.count = count(), 0
         self.ranking: set[Any] = set()
         self.normalised: set[Any] = set()
         self._paused = False
@@ -200,38 +216,58 @@ class Follower(TorchFunctionMode):
             return func(*args, **kwargs)
         if name in self._steps:
             with self:
-                return self._steps[name](*args, **kwargs)
+                result = self._steps[name](*args, **kwargs)
+            if result is not None:
+                return result
         result = func(*args, **kwargs)
         if name.endswith("softmax"):
             self.normalised.add(self._origin())
         if name in _RANKED:
             self.ranking.add(self._origin())
-        if name in NAMES and (product := contraction(name, args, kwargs, result)) is not None:
-            origin = self._origin()
-            if origin is not None and any(
-                map(holds_distributions, (product.first, product.second))
-            ):
-                self.normalised.add(origin)
-            tracks = [self._tracks.get(one) for one in (product.first, product.second)]
-            for track, turned in zip(tracks, (product, product.turned), strict=True):
-                if isinstance(track, Weights):
-                    mixture = Mixture(
-                        self.count, turned, track.logits, track.scores, track.moves, result
-                    )
-                    self.count += 1
-                    self.unmixed.pop(track.number, None)
-                    answer = self._answer(mixture)
-                    result = result if answer is None else answer
-                    self._tracks[result] = Mixed(mixture)
-                    return result
-                if isinstance(track, Mixed):
-                    track.outputs.changed = "a product"
-            scores = Scores(product, product.factor)
-            if name == "baddbmm":
-                scores = scores.masked(_hidden("add", args[:1], {}, result, result))
-            self._tracks[result] = scores
-            return result
+        if name in _PRODUCTS:
+            tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+            if min(one.ndim for one in tensors) >= 2:
+                return self._multiplied(name, args, kwargs, tensors[-2:], result)
         self._note(name, func, args, kwargs, result)
+        return result
+
+    def _multiplied(
+        self,
+        name: str,
+        args: tuple,
+        kwargs: Mapping[str, Any],
+        factors: list[Tensor],
+        result: Tensor,
+    ) -> Tensor:
+        """Follow a product of two tensors, and return it, or what takes its place."""
+        origin, tracks = self._origin(), self._tracks
+        if origin is not None and any(map(holds_distributions, factors)):
+            self.normalised.add(origin)
+        for factor, other, moves in zip(factors, factors[::-1], ((), (turned,)), strict=True):
+            track = tracks.get(factor)
+            if isinstance(track, Weights):
+                # (L R)ᵀ = Rᵀ Lᵀ has the weights on the left.
+                mixture = Mixture(
+                    self.count,
+                    replay(other, moves),
+                    track.logits,
+                    track.scores,
+                    (*track.moves, *moves),
+                    replay(result, moves),
+                )
+                self.count += 1
+                self.unmixed.pop(track.number, None)
+                answer = self._answer(mixture)
+                result = result if answer is None else replay(answer, moves)
+                tracks[result] = Mixed(mixture, moves)
+                return result
+            if isinstance(track, Mixed):
+                track.outputs.changed = "a product"
+        left, right = factors
+        scores = Scores(left, right, float(kwargs.get("alpha", 1.0)))
+        if name == "baddbmm":
+            scores = scores.masked(_hidden("add", args[:1], {}, result, result))
+        tracks[result] = scores
         return result
 
     def _note(
@@ -244,9 +280,9 @@ class Follower(TorchFunctionMode):
         axis = kwargs.get("dim", *args[1:2])
         if name == "softmax" and axis in (-1, args[0].ndim - 1):
             scores = track if isinstance(track, Scores) else None
-            self.unmixed[self._softmaxes] = self._origin()
-            tracks[result] = Weights(self._softmaxes, args[0], scores)
-            self._softmaxes += 1
+            number = next(self._softmaxes)
+            self.unmixed[number] = self._origin()
+            tracks[result] = Weights(number, args[0], scores)
             return
         if track is None or followed is None:
             return
@@ -278,7 +314,7 @@ def holds_distributions(matrix: Any) -> bool:
 def _name(func: Callable) -> str:
     name = getattr(func, "__name__", "")
     name = getattr(getattr(func, "__self__", None), "__name__", name) if name == "__get__" else name
-    if name in NAMES:
+    if name in _PRODUCTS:
         return name
     name = name.strip("_")
     return _SPELLINGS.get(name, name)
@@ -316,7 +352,7 @@ def _after(
     if isinstance(other, Tensor) and other.numel() > 1:
         if other.shape[-1] > 1:
             return track
-        if track.moves or track.product.order != tuple(range(followed.ndim)):
+        if track.moves:
             return None
     return replace(track, factor=track.factor * other if name == "mul" else track.factor / other)
 
@@ -339,47 +375,3 @@ def _hidden(
     elif name in ("add", "sub", "min", "minimum") and isinstance(first, Tensor):
         hidden = (-first if name == "sub" else first) <= -_HIDDEN
     return hidden.expand(result.shape) if hidden is not None and bool(hidden.any()) else None
-
-
-def attention_in_steps(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Float[Tensor, "batch head query d_v"]:
-    """Return the output of torch's fused attention, by operations that can be followed."""
-    if is_causal:
-        attn_mask = query.new_ones(query.shape[-2], key.shape[-2]).tril().bool()
-    if attn_mask is not None and attn_mask.dtype == torch.bool:
-        attn_mask = torch.where(attn_mask, 0.0, torch.finfo(torch.float32).min)
-    scaling = query.shape[-1] ** -0.5 if scale is None else scale
-    output, _ = eager_attention_forward(
-        nn.Module(),
-        query,
-        key,
-        value,
-        attn_mask,
-        scaling,
-    )
-    return output.transpose(1, 2)
-
-
-def multi_head_attention(
-    linear: Mapping[int, nn.Module], query: Tensor, *args: Any, **kwargs: Any
-) -> tuple[Tensor, Tensor | None]:
-    """Run torch's function of that name with each of its steps in sight.
-
-    The output projection is called as a module, one of ``linear`` layers by the ids of their weights.
-    """
-    texts = query.shape[1] if query.ndim == 3 else 1
-
-    def project(joined: Tensor, weight: Tensor, _bias: Tensor | None) -> Tensor:
-        return linear[id(weight)](joined.unflatten(0, (-1, texts))).flatten(0, 1)
-
-    own: Any = nn.functional.multi_head_attention_forward
-    names = {**vars(nn.functional), "has_torch_function": lambda _: False, "linear": project}
-    return FunctionType(own.__code__, names, argdefs=own.__defaults__)(query, *args, **kwargs)

@@ -54,39 +54,34 @@ class Route:
         heads: Axis of the heads in the product of weights and values.
         scores: Axis of the heads in the product of queries and keys.
         turned: Whether that product has the keys on the left.
-        group: Number of heads that share keys and values.
-        biased: Whether the logits have terms beside scaled products and masks.
         number: Number of the product of weights and values in a forward pass.
         total: Number of such products.
+        group: Number of heads that share keys and values.
+        biased: Whether the logits have terms beside scaled products and masks.
     """
 
     module: nn.Module
     heads: Heads
     scores: Heads
     turned: bool
+    number: int
+    total: int
     group: int = 1
     biased: bool = True
-    number: int = 0
-    total: int = 0
 
     def call(self, mixture: Mixture, index: int) -> AttentionCall:
         """Return the attention call of a mixture."""
-        product = mixture.product
-        lead = product.seen(mixture.result).shape[:-2]
+        lead = mixture.result.shape[:-2]
         scores: Any = mixture.scores
         hidden = torch.zeros_like(mixture.logits, dtype=torch.bool)
         for mask, before in scores.masks:
             hidden = hidden | replay(mask, scores.moves[before:])
-        logits, hidden = (
-            product.as_left(replay(one, mixture.moves)) for one in (mixture.logits, hidden)
-        )
+        logits, hidden = (replay(one, mixture.moves) for one in (mixture.logits, hidden))
         logits, hidden, values = (
             self.heads.split(one.expand(*lead, *one.shape[-2:]))
-            for one in (logits, hidden, product.right)
+            for one in (logits, hidden, mixture.values)
         )
-        sides = scores.product.turned if self.turned else scores.product
-        leading = torch.broadcast_shapes(sides.left.shape[:-2], sides.right.shape[:-2])
-        query, key = (one.expand(*leading, *one.shape[-2:]) for one in (sides.left, sides.right.mT))
+        query, key = scores.sides(self.turned)
         scaling = scores.factor
         if isinstance(scaling, Tensor):
             query, scaling = query * scaling, 1.0
@@ -98,7 +93,7 @@ class Route:
             exact = torch.promote_types(logits.dtype, torch.float32)
             known = query.to(exact) @ key.to(exact).mT * scaling
             arguments["position_bias"] = (logits.to(exact) - known).masked_fill(hidden, 0.0)
-        result = self.heads.split(product.seen(mixture.result)).transpose(1, 2)
+        result = self.heads.split(mixture.result).transpose(1, 2)
         return AttentionCall(
             index,
             self.module,
@@ -115,19 +110,22 @@ class Route:
         """Return the current handler's output for a mixture, in the mixture's layout."""
         handler, index = next_call()
         output = handler(self.call(mixture, index)).transpose(1, 2)
-        lead = mixture.product.seen(mixture.result).shape[:-2]
-        return mixture.product.given(self.heads.joined(output, lead)).to(mixture.result.dtype)
+        lead = mixture.result.shape[:-2]
+        return self.heads.joined(output, lead).to(mixture.result.dtype)
 
 
-def read_route(module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor) -> Route:
+def read_route(
+    module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor, total: int
+) -> Route:
     """Return the layout of a mixture's axes, from the places of its entries in the input of the output projection.
+
+    ``total`` is the number of mixtures of the forward pass.
 
     Raises:
         UnsupportedModelError: If the heads are not concatenated there, or the logits have no queries and keys.
     """
-    name, product = type(module).__name__, mixture.product
-    shape = product.seen(mixture.result).shape
-    places = replay(product.given(_numbered(shape, joined)), mixed.moves).flatten(0, -2)
+    name, shape = type(module).__name__, mixture.result.shape
+    places = replay(_numbered(shape, joined), mixed.moves).flatten(0, -2)
     heads = _heads(torch.unravel_index(places, shape), shape)
     if heads is None:
         raise UnsupportedModelError(
@@ -141,7 +139,7 @@ def read_route(module: nn.Module, mixture: Mixture, mixed: Mixed, joined: Tensor
             f"{name} computes logits that are no products of queries and keys with terms added, so that its heads have "
             "no queries and keys. Choose a model of another family (`identilens selfcheck --list`)."
         )
-    route = Route(module, heads, scores, turned, number=mixture.number)
+    route = Route(module, heads, scores, turned, mixture.number, total)
     call = route.call(mixture, 0)
     bias, eps = call.arguments["position_bias"], torch.finfo(call.query.dtype).eps
     size = float((call.query @ call.key.mT).abs().max()) * abs(call.arguments["scaling"])
@@ -195,19 +193,19 @@ def _score_heads(mixture: Mixture, heads: Heads, turned: bool) -> Heads | None:
     scores = mixture.scores
     if scores is None:
         return None
-    product = scores.product.turned if turned else scores.product
-    lead = torch.broadcast_shapes(product.left.shape[:-2], product.right.shape[:-2])
-    shape = (*lead, product.left.shape[-2], product.right.shape[-1])
+    queries, keys = scores.sides(turned)
+    shape = (*queries.shape[:-1], keys.shape[-2])
+    numbers = _numbered(shape, mixture.logits)
     try:
-        places = replay(product.given(_numbered(shape, mixture.logits)), scores.moves)
-        places = heads.split(mixture.product.as_left(replay(places, mixture.moves)))
+        places = replay(numbers.mT if turned else numbers, scores.moves)
+        places = heads.split(replay(places, mixture.moves))
     except (RuntimeError, IndexError):
         return None
     *leading, query, key = torch.unravel_index(places, shape)
-    numbers = [torch.arange(size, device=key.device) for size in places.shape]
-    if not ((key == numbers[3]) & (query == numbers[2][:, None])).all():
+    axes = [torch.arange(size, device=key.device) for size in places.shape]
+    if not ((key == axes[3]) & (query == axes[2][:, None])).all():
         return None
-    return _along(leading, shape, numbers[1][:, None, None], heads.count)
+    return _along(leading, shape, axes[1][:, None, None], heads.count)
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from torch.utils._pytree import tree_map
+from transformers import Cache, PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
 from identilens.linalg.checks import check_finite
@@ -19,6 +20,7 @@ from identilens.models.following.follower import (
     Mixture,
     Outputs,
     holds_distributions,
+    turned,
 )
 from identilens.models.following.routes import Route, read_route
 from identilens.models.interface import AttentionCall, intercept
@@ -47,7 +49,7 @@ _LOST = {
 
 @dataclass(frozen=True, eq=False)
 class LayerRun:
-    """One run of a layer, with its inputs."""
+    """One run of a layer, with its inputs but for caches of earlier tokens."""
 
     place: Place
     module: nn.Module
@@ -69,8 +71,7 @@ class Candidate:
 class Meeting:
     """One attention of the forward pass, with the inputs of its module.
 
-    ``call`` is the attention call in the form of the interface, ``order`` the number of the product of weights and
-    values within the module.
+    ``call`` is the attention call in the form of the interface.
     """
 
     module: nn.Module
@@ -80,7 +81,6 @@ class Meeting:
     outputs: Outputs
     call: Any = None
     mixture: Mixture | None = None
-    order: int = 0
     route: Route | None = None
     chooses: bool = False
     candidates: list[Candidate] = field(default_factory=list)
@@ -131,8 +131,7 @@ class Meeting:
                 f"could not be followed to an output projection: {self.loss}"
             )
         first: Any = self.candidates[0]
-        route = read_route(self.module, self.mixture, first.mixed, first.inputs)
-        self.route = replace(route, total=total)
+        self.route = read_route(self.module, self.mixture, first.mixed, first.inputs, total)
         self.call = self.route.call(self.mixture, 0)
         check_finite(attention_output=self.call.run())
 
@@ -148,11 +147,11 @@ class Watch:
         self._given: dict[nn.Module, Inputs] = {}
         self.follower = Follower(model, self.mixing, lambda: self._current)
         self._current: nn.Module | None = None
-        self._first = 0
         self._pending: Tensor | None = None
 
     def reaching(self, module: nn.Module, inputs: Inputs) -> None:
         """Record the layer that runs."""
+        inputs = tree_map(lambda value: None if isinstance(value, Cache) else value, inputs)
         self.reached = LayerRun(self.members[module], module, inputs)
 
     def entering(self, module: nn.Module, inputs: Inputs) -> None:
@@ -162,7 +161,6 @@ class Watch:
             self.follower.normalised.add(module)
         self._given[module] = inputs
         self._current = module
-        self._first = self.follower.count
 
     def leaving(self, module: nn.Module, inputs: Inputs, output: Any) -> None:
         """Record the end of a module: later products do not belong to its attention."""
@@ -181,8 +179,7 @@ class Watch:
     def mixing(self, mixture: Mixture) -> None:
         """Record a product of weights and values inside an attention module."""
         if self._current is not None:
-            order = mixture.number - self._first
-            self._meet(self._current, mixture, mixture=mixture, order=order)
+            self._meet(self._current, mixture, mixture=mixture)
 
     def projecting(self, module: nn.Module, inputs: Inputs) -> None:
         """Record the input of a module, and whether it consists of head outputs."""
@@ -192,7 +189,7 @@ class Watch:
         given, mixed = args[0], self.follower.mixed(args[0])
         if mixed is not None and isinstance(mixed.outputs, Mixture):
             if is_pointwise(module):
-                given, mixed = given.mT, replace(mixed, moves=(*mixed.moves, lambda one: one.mT))
+                given, mixed = given.mT, replace(mixed, moves=(*mixed.moves, turned))
             for meeting in self.meetings:
                 ended = any(is_basic(one.module) for one in meeting.candidates)
                 if meeting.outputs is mixed.outputs and not ended and [*module.parameters()]:

@@ -45,7 +45,7 @@ class LayerView:
                 f"{weights.shape[-2:] if weights is not None else 'no'} positions; a structure needs {length} "
                 "queries and keys. Use a model that keeps the number of tokens."
             )
-        values = layer.values.repeat_interleave(len(layer.queries) // len(layer.values), 0)
+        values = layer.repeated_values
         factor = OutputFactor.of(site.fixed_projection.to(values.device))
         compact = values.double() @ factor.lower
         if not bool(torch.isfinite(compact).all() and torch.isfinite(weights).all()):
