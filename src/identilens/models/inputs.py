@@ -287,20 +287,21 @@ def refuse_half_characters(text: str, where: str) -> None:
 
 def collate(items: Sequence[Item], device: torch.device | str) -> dict[str, Tensor]:
     """Return one batch of model inputs, padded on the right, with attention masks for tokens."""
-    batch: dict[str, Tensor] = {}
-    for name in items[0].tensors:
+    batch = {}
+    first = items[0]
+    for name in first.tensors:
         rows = [item.tensors[name] for item in items]
-        if name in items[0].joined:
+        if name in first.joined:
             batch[name] = torch.cat(rows)
             continue
         if not is_per_token(name):
             batch[name] = torch.stack(rows)
             continue
         batch[name] = pad_sequence(rows, batch_first=True)
-        packed = beside(name, "position_ids") in items[0].tensors
-        if name.endswith(SEQUENCES) and not packed and name not in items[0].bare:
-            seen = [torch.ones(len(row), dtype=torch.long) for row in rows]
-            batch[beside(name, "attention_mask")] = pad_sequence(seen, batch_first=True)
+        packed = beside(name, "position_ids") in first.tensors
+        if name.endswith(SEQUENCES) and not packed and name not in first.bare:
+            mask = torch.arange(batch[name].shape[1]) < torch.tensor([*map(len, rows)])[:, None]
+            batch[beside(name, "attention_mask")] = mask.long()
     return {name: value.to(device) for name, value in batch.items()}
 
 

@@ -25,15 +25,15 @@ def einsum_in_steps(equation: Any, *operands: Any) -> Tensor | None:
     rows, columns = (
         [letter for letter in one if letter not in other] for one, other in ((a, b), (b, a))
     )
-    known = {*rows, *columns} <= {*out} and len({*a}) == len(a) and len({*b}) == len(b)
-    if len(summed) != 1 or not rows or not columns or not known:
+    # No letter twice in one factor, none added up in it alone.
+    known = {*rows, *columns} <= {*out} and len({*a}) + len({*b}) == len(a + b)
+    if not (len(summed) == 1 and rows and columns and known):
         return None
     lead = [letter for letter in out if letter not in (rows[-1], columns[-1])]
     left = _arranged(tensors[0], a, [*lead, rows[-1], *summed])
     right = _arranged(tensors[1], b, [*lead, *summed, columns[-1]])
-    order = [*lead, rows[-1], columns[-1]]
-    product = left @ right
-    return product if order == [*out] else _arranged(product, "".join(order), out)
+    order, product = "".join([*lead, rows[-1], columns[-1]]), left @ right
+    return product if order == out else _arranged(product, order, out)
 
 
 def _arranged(tensor: Tensor, letters: str, order: Sequence[str]) -> Tensor:
@@ -58,15 +58,8 @@ def attention_in_steps(
     if attn_mask is not None and attn_mask.dtype == torch.bool:
         attn_mask = torch.where(attn_mask, 0.0, torch.finfo(torch.float32).min)
     scaling = query.shape[-1] ** -0.5 if scale is None else scale
-    output, _ = eager_attention_forward(
-        nn.Module(),
-        query,
-        key,
-        value,
-        attn_mask,
-        scaling,
-    )
-    return output.transpose(1, 2)
+    attended = eager_attention_forward(nn.Module(), query, key, value, attn_mask, scaling)
+    return attended[0].transpose(1, 2)
 
 
 def multi_head_attention(
