@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
-from torch.utils._pytree import tree_map
 
 from identilens.errors import IdentilensError, UnsupportedModelError, first_line
 from identilens.linalg import HALF
@@ -66,11 +65,15 @@ class Exact(TorchFunctionMode):
         if func is Tensor.float:
             return args[0].to(self._least)
         if getattr(func, "__name__", "") != "__get__":
-            args, kwargs = tree_map(self._cast, (args, dict(kwargs or {})))
+            args, kwargs = self._cast(args), self._cast(dict(kwargs or {}))
         return func(*args, **(kwargs or {}))
 
     def _cast(self, value: Any) -> Any:
-        """Return the least precision for a coarser one, and plain tensors of half precision in it."""
+        """Return the least precision for a coarser one, and plain tensors of half precision in it, in any container."""
+        if type(value) in (tuple, list):
+            return type(value)(map(self._cast, value))
+        if isinstance(value, dict):
+            return {name: self._cast(one) for name, one in value.items()}
         if isinstance(value, torch.dtype) and value.is_floating_point:
             return torch.promote_types(value, self._least)
         if isinstance(value, Tensor) and value.dtype in HALF:

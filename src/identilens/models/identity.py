@@ -54,7 +54,7 @@ def _checksums(tensor: Tensor) -> list[Int[Tensor, " block"]]:
 @cache
 def _factors(device: torch.device) -> Int[Tensor, " word"]:
     """Return fixed odd numbers that are spread evenly modulo 2⁶⁴, one for each word of a block."""
-    factors = torch.arange(1, 2**22 + 1, device=device) * _FACTOR
+    factors = torch.arange(1, 2**20 + 1, device=device) * _FACTOR
     return (factors ^ (factors >> 29)) * _FACTOR | 1
 
 

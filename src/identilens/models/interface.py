@@ -263,13 +263,22 @@ def configured(model: nn.Module, name: str, value: Any) -> Iterator[None]:
         yield
 
 
+_evaluated: ContextVar[frozenset[nn.Module]] = ContextVar("evaluated", default=frozenset())
+"""Modules that are in evaluation mode for this thread."""
+
+
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Put the model into evaluation mode inside the context, and leave it as it was before.
 
     Autocast of the calling thread is off inside the context, and compiled modules run as they were written: what was
-    compiled calls no hooks. Other threads see both.
+    compiled calls no hooks. Other threads see both. Within such a context of the same thread for the model, or for
+    what contains it, nothing is left to do.
     """
+    outer = _evaluated.get()
+    if model in outer:
+        yield
+        return
     compiled = [module for module in model.modules() if "_compiled_call_impl" in vars(module)]
     with (
         attribute(model.modules(), "training", False),
@@ -277,7 +286,11 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         torch.autocast(device_of(model).type, enabled=False),
         restored(model),
     ):
-        yield
+        token = _evaluated.set(outer | {*model.modules()})
+        try:
+            yield
+        finally:
+            _evaluated.reset(token)
 
 
 _choose = AttentionInterface.get_interface

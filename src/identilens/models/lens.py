@@ -195,7 +195,8 @@ class Lens:
 
     def _discovered(self, item: Item) -> Sites:
         refuse_sparse_blocks(self.model)
-        return discover(self.body, lambda: self.plain([item], self.body))
+        with evaluation_mode(self.model):
+            return discover(self.body, lambda: self.plain([item], self.body))
 
     @torch.no_grad()
     def run(

@@ -35,17 +35,13 @@ class LiveBytes(TorchDispatchMode):
         self._seen: dict[int, weakref.ref] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        inputs = {
-            id(leaf.untyped_storage())
-            for leaf in tree_leaves((args, kwargs))
-            if isinstance(leaf, Tensor)
-        }
         result = func(*args, **(kwargs or {}))
+        views = any(one.alias_info for one in func._schema.returns)
         for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
+            if isinstance(leaf, Tensor) and not views:
                 storage = leaf.untyped_storage()
                 key, size = id(storage), storage.nbytes()
-                if key not in inputs and key not in self._seen:
+                if key not in self._seen:
                     self._seen[key] = weakref.ref(storage, partial(self._freed, key, size))
                     self.live += size
                     self.peak = max(self.peak, self.live)
