@@ -109,7 +109,7 @@ def test_few_classes_are_derived_backwards_as_forwards(monkeypatch):
     one = Answer(lens, lens.read([TEXT])[0], "prediction", (0,))
     heads = [(layer, head) for layer in (0, 1) for head in range(4)]
     roots = [one.linearised(heads, 2)[0].flatten(0, 1)]
-    forward = lambda outcome, at, backward: jacobian(outcome, at, backward=False)  # noqa: E731
+    forward = lambda outcome, at, at_once: jacobian(outcome, at, at_once=3)  # noqa: E731
     monkeypatch.setattr("identilens.models.outcome.jacobian", forward)
     roots.append(one.linearised(heads, 2)[0].flatten(0, 1))
     squares = [root @ root.mT for root in roots]

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
+from identilens.linalg.memory import budget_on
 from identilens.models.capture import states_of
 from identilens.models.explaining import derivable
 from identilens.models.inputs import Item
@@ -93,7 +94,13 @@ class HiddenMap:
             )
         self.inputs: Float[Tensor, "position d_in"] = found[0][0].clone()
         self.outputs = tuple(label for label, _ in self._states(output))
-        self._item, self._config = item, lens.model.config
+        self._lens, self._item = lens, item
+
+    @property
+    def at_once(self) -> int:
+        """How many tangents are followed at a time: see `tangents_at_once`."""
+        kept = len(self.outputs) * self.inputs.numel()
+        return tangents_at_once(self._lens, self._item, len(self.inputs), kept)
 
     def __call__(self, inputs: Float[Tensor, "position d_in"]) -> tuple[Tensor, ...]:
         """Return the hidden states [position, d_model] that `outputs` lists, for these inputs."""
@@ -107,7 +114,7 @@ class HiddenMap:
             self._item.tokens,
             self.source,
             len(self.inputs),
-            self._config,
+            self._lens.model.config,
         )
 
     def run(self, inputs: Float[Tensor, "position d_in"]) -> Any:
@@ -138,6 +145,17 @@ class HiddenMap:
 def sources(lens: Lens) -> tuple[Source, ...]:
     """Return the sequences whose input can be varied: two for encoder–decoders."""
     return ("encoder", "decoder") if lens.model.config.is_encoder_decoder else ("encoder",)
+
+
+def tangents_at_once(lens: Lens, item: Item, rows: int, kept: int) -> int:
+    """Return how many tangents of some rows of a text are followed at a time, by the memory of the device.
+
+    A tangent takes the numbers that are ``kept`` of it, and what one layer computes: maps of all heads, and vectors.
+    """
+    site = max(lens.sites(item), key=lambda one: one.heads)
+    layer = 4 * site.heads * (max(rows, item.length) + 5 * len(site.zeros))
+    exact = torch.promote_types(lens.dtype, torch.float32)
+    return max(1, budget_on(lens.device) // (exact.itemsize * (kept + rows * layer)))
 
 
 class Suffixes:

@@ -13,16 +13,15 @@ from torch.nn.functional import kl_div
 
 from identilens.errors import InputError
 from identilens.linalg.decompositions import eigh
-from identilens.linalg.memory import budget_on, wide
+from identilens.linalg.memory import wide
 from identilens.models.capture import states_of
-from identilens.models.derivative.jacobian import by_chunks
 from identilens.models.explaining import Exact
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
 from identilens.models.later import LaterLayers
 from identilens.models.lens import Lens
-from identilens.models.linearise import Suffixes
+from identilens.models.linearise import Suffixes, tangents_at_once
 from identilens.models.offloading import is_offloaded
 from identilens.models.proof import NOISE
 from identilens.models.substitution import Address, ModelRun, Replacements, Rows, Substitution
@@ -263,8 +262,12 @@ class Answer:
                     f"the derivative of the outcome of this text needs more than {LARGEST:,} bytes. "
                     "Name fewer positions with answer= (--answer), or cut the text."
                 )
-            backward = 0 < before.numel() < zero.numel()
-            return jacobian(outcome, zero, backward=backward), after, before
+            at_once = tangents_at_once(
+                self.lens, self.item, self.item.length - start, before.numel()
+            )
+            if 0 < before.numel() < zero.numel():
+                at_once = 0
+            return jacobian(outcome, zero, at_once), after, before
 
     @cached_property
     def _text(self) -> Suffixes:
@@ -327,11 +330,11 @@ class Answer:
 
 
 def jacobian(
-    outcome: Callable[[Tensor], Tensor], at: Float[Tensor, "*input"], *, backward: bool
+    outcome: Callable[[Tensor], Tensor], at: Float[Tensor, "*input"], at_once: int
 ) -> Float[Tensor, "tangent position entry"]:
-    """Return the derivative of an outcome: one pass an entry backward, or forward mode for some inputs at a time."""
-    if backward:
+    """Return the derivative of an outcome: forward mode for some inputs at a time; backward, an entry a pass, if 0."""
+    if not at_once:
         return torch.func.jacrev(outcome, chunk_size=1)(at).flatten(2).movedim(2, 0)
     tangents = torch.eye(at.numel()).to(at).unflatten(1, at.shape)
     derivative = torch.vmap(lambda one: torch.func.jvp(outcome, (at,), (one,))[1])
-    return by_chunks(derivative, tangents, budget_on(at.device), "tangent")
+    return torch.cat([*map(derivative, tangents.split(at_once))])

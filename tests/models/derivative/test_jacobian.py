@@ -10,15 +10,13 @@ from identilens.errors import InputError, NumericalError
 from identilens.measures.mixing import contributions
 from identilens.models import Lens
 from identilens.models.derivative.jacobian import (
-    LiveBytes,
     check_probes,
-    chunk_size,
     jacobian_norms,
-    leading_directions,
     orthonormal_probes,
     output_norms,
+    passes_at_once,
 )
-from identilens.models.linearise import HiddenMap
+from identilens.models.linearise import HiddenMap, tangents_at_once
 
 # Families that stay in double precision throughout; the others compute norms or softmax in single.
 DOUBLE = ["albert", "bart", "bert", "distilbert", "electra", "gpt2", "marian", "roberta", "whisper"]
@@ -121,39 +119,25 @@ def test_sketch_is_unbiased_and_its_error_is_truthful(probes):
 
 
 @pytest.mark.parametrize("method", ["exact", "sketch"])
-@pytest.mark.parametrize("megabytes", [2, 6])
-def test_memory_stays_within_the_budget(method, megabytes):
+def test_numbers_do_not_depend_on_how_many_tangents_go_together(method):
     hidden = hidden_map("bert")
-    with LiveBytes() as meter:
-        jacobian_norms(
-            hidden, hidden.inputs, method=method, probes=12, memory_budget=megabytes * 2**20
-        )
-    assert meter.peak <= megabytes * 2**20
-    # The budget is used, not only kept: at least half of it when there is enough to do.
-    assert meter.peak > (0.5 if method == "exact" and megabytes == 2 else 0.1) * megabytes * 2**20
+    options = {"method": method, "probes": 12}
+    alone, *others = (
+        jacobian_norms(hidden, hidden.inputs, at_once=at_once, **options) for at_once in (1, 7, 999)
+    )
+    for other in others:
+        for one, two in zip(alone, other, strict=True):
+            assert_close(one.squares, two.squares, rtol=1e-9, atol=1e-14)
+            assert_close(one.variances, two.variances, rtol=1e-7, atol=1e-14)
 
 
-def test_live_bytes_counts_what_is_alive():
-    with LiveBytes() as meter:
-        kept = torch.zeros(1000, dtype=torch.float64)
-        assert meter.peak == 8000
-        kept.view(10, 100).add_(1)
-        assert meter.peak == 8000
-        for _ in range(5):
-            torch.ones(500, dtype=torch.float64)
-    assert meter.peak == 12000
-
-
-def test_chunks_fit_the_budget():
-    # 1,000 bytes that are always there, 8,000 for each piece, 15 parts in 100 held back.
-    def work(count):
-        return torch.zeros(125, dtype=torch.float64), torch.zeros(count, 1000, dtype=torch.float64)
-
-    assert chunk_size(work, 100, 100_000, "piece") == 10
-    assert chunk_size(work, 5, 100_000, "piece") == 5
-    assert chunk_size(work, 100, 10_589, "piece") == 1
-    with pytest.raises(InputError, match="there are 10588"):
-        chunk_size(work, 100, 10_588, "piece")
+def test_fewer_tangents_of_longer_texts_go_together():
+    counts = [hidden_map("bert", length=length).at_once for length in (4, 16, 64)]
+    assert counts[0] > counts[1] > counts[2]
+    assert passes_at_once(counts[2], 4) < counts[2]
+    lens = Lens(build("bert"))
+    [item] = lens.read([ids(4)])
+    assert tangents_at_once(lens, item, 10**9, 0) == 1
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])
@@ -190,32 +174,19 @@ def test_fewer_probes_are_unbiased_and_know_their_variance():
     assert_close(variances.mean(0), squares.var(0), rtol=0.35, atol=0)
 
 
-def test_the_direction_that_other_tokens_feel():
-    """Each hidden token is its own input turned, and the others' along one direction."""
-    inputs = normals(seeded(), 5, 6)
-    felt = torch.nn.functional.normalize(torch.arange(1.0, 7.0, dtype=torch.float64), dim=0)
-    out = normals(seeded(), 6)
-
-    def function(given):
-        others = (given.sum(0) - given) @ felt
-        return given + 3 * others[:, None] * out, others[:, None] * out
-
-    found = leading_directions(function, inputs, 1, 8, seeded(), 2**30)
-    assert found.shape == (5, 6, 1)
-    assert_close(found[..., 0].abs(), felt.expand(5, 6), atol=1e-6, rtol=0)
-    small = leading_directions(function, inputs, 1, 8, seeded(), 2**18)
-    assert_close(small, found)
-    assert leading_directions(function, inputs, 0, 8, seeded(), 2**30).shape == (5, 6, 0)
-    probes = orthonormal_probes(found, 4, seeded())
+def test_probes_are_orthonormal_for_each_token():
+    probes = orthonormal_probes(normals(seeded(), 5, 6), 4, 0)
     assert_close(probes.mT @ probes, torch.eye(4).double().expand(5, 4, 4))
-    assert_close((found * probes[..., :1]).sum(1).abs(), torch.ones(5, 1).double())
+    assert_close(probes, orthonormal_probes(normals(seeded(), 5, 6), 4, 0), rtol=0, atol=0)
+    assert not torch.equal(probes[0], probes[1])
 
 
 def test_derivatives_that_are_not_finite_are_refused():
-    with pytest.raises(NumericalError, match="derivative"):
-        leading_directions(
-            lambda given: (given * torch.nan,), torch.ones(3, 4), 1, 4, seeded(), 2**30
-        )
+    for method in ("exact", "sketch"):
+        with pytest.raises(NumericalError, match="derivative"):
+            jacobian_norms(
+                lambda given: (given * torch.nan,), torch.ones(3, 4), method=method, probes=2
+            )
 
 
 def test_numbers_of_probes_by_their_bounds():

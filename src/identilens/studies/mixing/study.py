@@ -8,7 +8,6 @@ import numpy as np
 import polars as pl
 
 from identilens.errors import NumericalError, SettingError
-from identilens.linalg.memory import budget_on
 from identilens.measures.mixing.contributions import contributions
 from identilens.measures.mixing.tracking import find_token
 from identilens.models.derivative.jacobian import (
@@ -16,6 +15,7 @@ from identilens.models.derivative.jacobian import (
     SquaredNorms,
     jacobian_norms,
     output_norms,
+    passes_at_once,
 )
 from identilens.models.layout import Kind
 from identilens.models.lens import Lens
@@ -135,9 +135,10 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
         ]
         probes = settings.sketch_probes or DEFAULT_PROBES
         seed = int(np.random.SeedSequence([settings.seed, text, number]).generate_state(1)[0])
-        options: dict[str, Any] = {"seed": seed, "memory_budget": budget_on(self.lens.device)}
         if settings.queries:
-            options["probes"] = None if settings.method == "exact" else probes
+            asked = None if settings.method == "exact" else probes
+            at_once = passes_at_once(hidden.at_once, len(hidden.outputs))
+            options: dict[str, Any] = {"probes": asked, "seed": seed, "at_once": at_once}
             for at, label in chosen:
                 for place in asked_places(hidden.tokens(label.kind), settings.queries):
                     norms = output_norms(
@@ -150,7 +151,8 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
             hidden.inputs,
             method=settings.method,
             probes=probes,
-            **options,
+            seed=seed,
+            at_once=hidden.at_once,
         )
         for at, label in chosen:
             yield label, range(len(norms[at].squares)), norms[at]
