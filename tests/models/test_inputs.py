@@ -159,7 +159,7 @@ CACHED = ((torch.zeros(1, 2, 3, 8), torch.zeros(1, 2, 3, 8)),)
         ({"logits_to_keep": torch.tensor(1)}, r"got \['logits_to_keep'\]"),
         (
             {"attention_mask": torch.tensor([[1, 1, 0, 1, 1, 0]])},
-            "attention_mask of text 0 has zeros between ones",
+            "attention_mask of text 0: expected 2 axes .*, without a gap",
         ),
         (
             {"attention_mask": torch.tensor([[0.0, 0, 0, 0, 0, -1e9]])},

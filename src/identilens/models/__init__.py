@@ -2,7 +2,6 @@
 
 from identilens.models.bundled import bundled_model as bundled_model
 from identilens.models.capture import CapturedText as CapturedText
-from identilens.models.families import SUPPORTED as SUPPORTED
 from identilens.models.heads import CapturedLayer as CapturedLayer
 from identilens.models.heads import Head as Head
 from identilens.models.lens import Lens as Lens

@@ -65,15 +65,14 @@ class Exact(TorchFunctionMode):
         if func is Tensor.float:
             return args[0].to(self._least)
         if getattr(func, "__name__", "") != "__get__":
-            args, kwargs = self._cast(args), self._cast(dict(kwargs or {}))
+            args = self._cast(args)
+            kwargs = {name: self._cast(one) for name, one in (kwargs or {}).items()}
         return func(*args, **(kwargs or {}))
 
     def _cast(self, value: Any) -> Any:
-        """Return the least precision for a coarser one, and plain tensors of half precision in it, in any container."""
+        """Return the least precision for a coarser one, plain tensors of half precision in it, and what holds them."""
         if type(value) in (tuple, list):
             return type(value)(map(self._cast, value))
-        if isinstance(value, dict):
-            return {name: self._cast(one) for name, one in value.items()}
         if isinstance(value, torch.dtype) and value.is_floating_point:
             return torch.promote_types(value, self._least)
         if isinstance(value, Tensor) and value.dtype in HALF:

@@ -1,4 +1,4 @@
-"""Facts about model families: which are tested, and how many positions they have."""
+"""Facts about model families: what is refused, and how many positions they have."""
 
 import re
 from typing import Any
@@ -6,39 +6,6 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from identilens.errors import UnsupportedModelError
-
-SUPPORTED = (
-    "albert",
-    "bart",
-    "bert",
-    "clip",
-    "deepseek_v3",
-    "deepseek_v32",
-    "distilbert",
-    "electra",
-    "gemma2",
-    "gemma3",
-    "gemma4",
-    "gpt2",
-    "gpt_neox",
-    "gpt_oss",
-    "identifiable_encoder",
-    "llama",
-    "marian",
-    "mistral",
-    "modernbert",
-    "nllb-moe",
-    "opt",
-    "phi3",
-    "qwen2",
-    "qwen3",
-    "roberta",
-    "splinter",
-    "t5",
-    "vit",
-    "whisper",
-)
-"""Families of the test matrix. Others are tried, and refused if a check at the first forward pass fails."""
 
 # Positions start after the padding index in RoBERTa's embeddings; the positions before it are never used.
 _OFFSET_POSITIONS = (
@@ -52,9 +19,6 @@ _OFFSET_POSITIONS = (
 
 
 _BY_LENGTH = re.compile("'(rope_type|type)': '(longrope'|[^']*dynamic)")
-
-
-WORKS = f"tested families: {', '.join(SUPPORTED)}"
 
 
 def refuse_sparse_blocks(model: PreTrainedModel) -> None:

@@ -264,7 +264,7 @@ def configured(model: nn.Module, name: str, value: Any) -> Iterator[None]:
 
 
 _evaluated: ContextVar[frozenset[nn.Module]] = ContextVar("evaluated", default=frozenset())
-"""Modules that are in evaluation mode for this thread."""
+"""Models that are in evaluation mode for this thread."""
 
 
 @contextmanager
@@ -272,8 +272,8 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Put the model into evaluation mode inside the context, and leave it as it was before.
 
     Autocast of the calling thread is off inside the context, and compiled modules run as they were written: what was
-    compiled calls no hooks. Other threads see both. Within such a context of the same thread for the model, or for
-    what contains it, nothing is left to do.
+    compiled calls no hooks. Other threads see both. Within such a context of the same thread there is nothing
+    left to do.
     """
     outer = _evaluated.get()
     if model in outer:
@@ -286,7 +286,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
         torch.autocast(device_of(model).type, enabled=False),
         restored(model),
     ):
-        token = _evaluated.set(outer | {*model.modules()})
+        token = _evaluated.set(outer | {model})
         try:
             yield
         finally:

@@ -195,7 +195,7 @@ class Lens:
 
     def _discovered(self, item: Item) -> Sites:
         refuse_sparse_blocks(self.model)
-        with evaluation_mode(self.model):
+        with evaluation_mode(self.body):
             return discover(self.body, lambda: self.plain([item], self.body))
 
     @torch.no_grad()

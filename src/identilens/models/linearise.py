@@ -102,6 +102,11 @@ class HiddenMap:
         kept = len(self.outputs) * self.inputs.numel()
         return tangents_at_once(self._lens, self._item, len(self.inputs), kept)
 
+    @property
+    def passes_at_once(self) -> int:
+        """How many reverse passes there are at a time: each holds twice what all layers compute."""
+        return max(1, self.at_once // (2 * len(self.outputs)))
+
     def __call__(self, inputs: Float[Tensor, "position d_in"]) -> tuple[Tensor, ...]:
         """Return the hidden states [position, d_model] that `outputs` lists, for these inputs."""
         return tuple(state for _, state in self._states(self.run(inputs)))
@@ -152,7 +157,7 @@ def tangents_at_once(lens: Lens, item: Item, rows: int, kept: int) -> int:
 
     A tangent takes the numbers that are ``kept`` of it, and what one layer computes: maps of all heads, and vectors.
     """
-    site = max(lens.sites(item), key=lambda one: one.heads)
+    site = lens.sites(item)[-1]
     layer = 4 * site.heads * (max(rows, item.length) + 5 * len(site.zeros))
     exact = torch.promote_types(lens.dtype, torch.float32)
     return max(1, budget_on(lens.device) // (exact.itemsize * (kept + rows * layer)))

@@ -60,16 +60,12 @@ def cut_padding(item: dict[str, Tensor], row: int) -> None:
         if mask is None or (mask.ndim > 1 and mask_name == "pixel_attention_mask"):
             continue
         real = mask.bool()
-        if mask.ndim != 1 or not torch.equal(mask, real.to(mask.dtype)):
+        whole = mask.ndim == 1 and torch.equal(mask, real.to(mask.dtype))
+        if not whole or int(real.unique_consecutive().sum()) > 1:
             raise InputError(
-                f"{mask_name} of text {row}: expected 2 axes (text, position), with 1 for the text's own positions and "
-                "0 for padding, and nothing else. Leave out masks between positions."
-            )
-        if int(real.unique_consecutive().sum()) > 1:
-            raise InputError(
-                f"{mask_name} of text {row} has zeros between ones; a mask marks padding before or after a "
-                "text. Without those tokens the later ones would have other positions: cut them out yourself, or let "
-                "the text see them."
+                f"{mask_name} of text {row}: expected 2 axes (text, position), with 1 for the text's own positions, "
+                "without a gap, and 0 for padding before or after them. Leave out masks between positions. Cut tokens "
+                "out yourself: without them later ones have other positions."
             )
         cut = [
             name

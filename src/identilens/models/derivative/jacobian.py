@@ -16,11 +16,6 @@ Function = Callable[[Tensor], tuple[Tensor, ...]]
 """From [position, d_in] to any number of tensors [position, d_out]; a derivative has an axis of tangents first."""
 
 
-def passes_at_once(at_once: int, outputs: int) -> int:
-    """Return how many reverse passes take the memory of some tangents: each holds twice what all layers compute."""
-    return max(1, at_once // (2 * outputs))
-
-
 def orthonormal_probes(
     like: Float[Tensor, "input d_in"], count: int, seed: int
 ) -> Float[Tensor, "input d_in probe"]:
@@ -142,7 +137,7 @@ def output_norms(
         token: Position j of the hidden token.
         probes: Number of random directions, from 2 to d_out; None for d_out.
         seed: Seed of the random directions.
-        at_once: Number of reverse passes at a time: see `passes_at_once`.
+        at_once: Number of reverse passes at a time.
 
     Raises:
         InputError: For options that cannot be used.

@@ -13,7 +13,6 @@ from transformers import Cache, PreTrainedModel
 from identilens.errors import UnsupportedModelError
 from identilens.linalg.checks import check_finite
 from identilens.models.affine import is_basic, is_pointwise
-from identilens.models.families import WORKS
 from identilens.models.following.follower import (
     Follower,
     Mixed,
@@ -267,7 +266,8 @@ def watched(
         )
     if silent or not called:
         raise UnsupportedModelError(
-            f"{type(model).__name__} ({model.config.model_type}) cannot be audited: {why}; {WORKS}"
+            f"{type(model).__name__} ({model.config.model_type}) cannot be audited: {why}. Choose a "
+            "model of another family (`identilens selfcheck --list`)."
         )
     return meetings
 

@@ -16,7 +16,7 @@ from identilens.errors import InputError, SettingError
 from identilens.measures.explanations.orders import removal_sets
 from identilens.measures.mixing.contributions import contributions
 from identilens.models.continuations import answer_ids, followed
-from identilens.models.derivative.jacobian import DEFAULT_PROBES, output_norms, passes_at_once
+from identilens.models.derivative.jacobian import DEFAULT_PROBES, output_norms
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.linearise import HiddenMap
@@ -196,8 +196,7 @@ def explanations(decision: Decision, seed: int) -> dict[str, Float[Tensor, " tok
     scores["hta"] = torch.zeros_like(reading)
     probes = min(DEFAULT_PROBES, gradient.shape[2])
     final = lambda inputs: states(inputs)[-1]  # noqa: E731
-    options: Any = {"probes": probes, "seed": seed}
-    options["at_once"] = passes_at_once(states.at_once, len(states.outputs))
+    options: Any = {"probes": probes, "seed": seed, "at_once": states.passes_at_once}
     for position in reading.nonzero()[:, 0].tolist():
         norms = output_norms(final, states.inputs, position, **options)
         shares = contributions(norms.squares, norms.variances).shares[0]

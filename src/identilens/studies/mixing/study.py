@@ -15,7 +15,6 @@ from identilens.models.derivative.jacobian import (
     SquaredNorms,
     jacobian_norms,
     output_norms,
-    passes_at_once,
 )
 from identilens.models.layout import Kind
 from identilens.models.lens import Lens
@@ -137,12 +136,15 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
         seed = int(np.random.SeedSequence([settings.seed, text, number]).generate_state(1)[0])
         if settings.queries:
             asked = None if settings.method == "exact" else probes
-            at_once = passes_at_once(hidden.at_once, len(hidden.outputs))
-            options: dict[str, Any] = {"probes": asked, "seed": seed, "at_once": at_once}
+            options: dict[str, Any] = {"seed": seed, "at_once": hidden.passes_at_once}
             for at, label in chosen:
                 for place in asked_places(hidden.tokens(label.kind), settings.queries):
                     norms = output_norms(
-                        lambda inputs, at=at: hidden(inputs)[at], hidden.inputs, place, **options
+                        lambda inputs, at=at: hidden(inputs)[at],
+                        hidden.inputs,
+                        place,
+                        probes=asked,
+                        **options,
                     )
                     yield label, [place], norms
             return
