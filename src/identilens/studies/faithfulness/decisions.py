@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import compress, groupby
 from math import ceil
 from typing import Any
@@ -111,7 +110,7 @@ def named_answers(lens: Lens, named: str) -> list[Labels]:
         SettingError: For a name that is no answer of the model.
     """
     classes: Any = lens.model.config.id2label
-    labels = [(label,) for label, name in classes.items() if named in (name, name.strip(" "))]
+    labels = [(label,) for label, name in classes.items() if name == named]
     if lens.model.can_generate():
         labels = answer_ids(lens, named) if lens.tokenizer else []
     if not labels:
@@ -128,7 +127,7 @@ def answer_name(lens: Lens, labels: Labels) -> str:
     return joined(lens.reader.names(labels) if lens.model.can_generate() else [classes[labels[0]]])
 
 
-def alone(decision: Decision, sets: Sets) -> Effects:
+def alone(decision: Decision, sets: Sets) -> Float[Tensor, " set"]:
     """Return the change of the answer's probability when all removable tokens but those of a set are taken out."""
     item, texts = decision.item, []
     kept = torch.ones(len(sets), item.length, dtype=torch.bool)
@@ -139,7 +138,7 @@ def alone(decision: Decision, sets: Sets) -> Effects:
         }
         names = {kind: tuple(compress(held, some)) for kind, held in item.tokens.items()}
         texts.append(Item(tensors, names))
-    return (likelihoods(decision.lens, texts, decision.labels) - decision.probability)[:, None]
+    return likelihoods(decision.lens, texts, decision.labels) - decision.probability
 
 
 def likelihoods(lens: Lens, items: Sequence[Item], labels: Labels) -> Float[Tensor, " text"]:
@@ -180,27 +179,26 @@ def explanations(decision: Decision, seed: int) -> dict[str, Float[Tensor, " tok
     item = followed(decision.lens, decision.item, labels[:-1])
     states = HiddenMap(decision.lens, item, whole=True)
 
-    def logit(output: Any) -> Tensor:
-        # A language model has logits of all positions; those of the answer are the last ones.
-        last = output.logits.flatten(0, -2)[-len(labels) :]
-        return last[range(len(last)), labels].sum()
-
     output = states.run(states.inputs.clone().requires_grad_())
-    [gradient] = torch.autograd.grad(logit(output), [output.hidden_states[-1]])
+    # A language model has logits of all positions; those of the answer are the last ones.
+    last = output.logits.flatten(0, -2)[-len(labels) :]
+    logit = last[range(len(last)), labels].sum()
+    [gradient] = torch.autograd.grad(logit, [output.hidden_states[-1]])
     reading = gradient[0].cpu().double().norm(dim=-1)
     reading /= reading.sum()
     scores = {
         name if name == "alti" else f"rollout_{name}": reading @ shares.cpu().double()
         for name, shares in final_rollouts(decision.lens, item).items()
     }
-    scores["hta"] = torch.zeros_like(reading)
     probes = min(DEFAULT_PROBES, gradient.shape[2])
     final = lambda inputs: states(inputs)[-1]  # noqa: E731
+    mixed = torch.zeros_like(reading)
     for position in reading.nonzero()[:, 0].tolist():
         norms = output_norms(final, states.inputs, position, probes=probes, seed=seed)
         shares = contributions(norms.squares, norms.variances).shares[0]
-        scores["hta"] += reading[position] * shares.detach().cpu().double()
-    return {name: shares[decision.removable].double() for name, shares in scores.items()}
+        mixed += reading[position] * shares.detach().cpu().double()
+    scores["hta"] = mixed
+    return {name: shares[decision.removable] for name, shares in scores.items()}
 
 
 def decision_scores(
@@ -212,23 +210,26 @@ def decision_scores(
     parts = len(decision.removable)
     # At least one token is removed, and at least one stays.
     sizes = [min(ceil(share * parts), parts - 1) for share in SHARES]
-    floor, kept = {"probability": 0.0}, partial(alone, decision)
-    for intervention, effects in (("without", lambda sets: -kept(~sets)), ("alone", kept)):
-        # Both have the same random orders.
-        generator = torch.Generator().manual_seed(seed)
-        explained["random"] = torch.rand(parts, generator=generator, dtype=torch.float64)
-        for table in evaluate(effects, explained, floor, sizes, settings, generator, bounded=False):
-            yield {"text": text, "intervention": intervention, **table}
+    generator = torch.Generator().manual_seed(seed)
+    explained["random"] = torch.rand(parts, generator=generator, dtype=torch.float64)
+
+    def effects(sets: Sets) -> Effects:
+        return torch.stack([-alone(decision, ~sets), alone(decision, sets)], 1)
+
+    floor = {"without": 0.0, "alone": 0.0}
+    for table in evaluate(effects, explained, floor, sizes, settings, generator, bounded=False):
+        named = {"intervention": table.pop("outcome"), "outcome": "probability"}
+        yield {"text": text, **named, **table}
 
 
 def token_needs(decision: Decision) -> Table:
     """Return what the answer loses without each token, and whether the token is one of those that are enough."""
     tokens = len(decision.removable)
-    changes = alone(decision, ~torch.eye(tokens).bool())[:, 0]
+    changes = alone(decision, ~torch.eye(tokens).bool())
     # Something of the text must stay.
     least = int(tokens == decision.item.length)
     sets = removal_sets(changes.argsort(stable=True), range(least, tokens + 1))
-    enough = sets[alone(decision, sets)[:, 0] >= (KEPT - 1) * decision.probability]
+    enough = sets[alone(decision, sets) >= (KEPT - 1) * decision.probability]
     [names] = decision.item.tokens.values()
     return {
         "answer": answer_name(decision.lens, decision.labels),

@@ -76,12 +76,7 @@ def evaluate(
     areas = effects_of(sets.flatten(0, 1)).unflatten(0, sets.shape[:2]).mean(1)
     for column, (outcome, noise) in enumerate(floor.items()):
         area, effects = areas[:, column], singles[:, column]
-        placed = torch.full_like(area, torch.nan)
-        if bounded:
-            effect = lambda sets, column=column: effects_of(sets)[:, column]  # noqa: E731
-            bounds = order_bounds(effect, effects, sizes, pool=settings.searched, known=area)
-            placed = normalised_area(area, bounds, floor=noise)
-        yield {
+        table = {
             "parts": parts,
             "outcome": outcome,
             "floor": noise,
@@ -89,6 +84,11 @@ def evaluate(
             "draw": [*[0] * len(first), *range(1, draws)],
             "correlation": agreement(scores, effects, floor=noise),
             "aopc": area,
-            "naopc": placed,
             "p": permutation_p(area - noise, area[-draws:]),
         }
+        if bounded:
+            effect = lambda sets, column=column: effects_of(sets)[:, column]  # noqa: E731
+            pool = max(settings.searched, *sizes)
+            bounds = order_bounds(effect, effects, sizes, pool=pool, known=area)
+            table["naopc"] = normalised_area(area, bounds, floor=noise)
+        yield table

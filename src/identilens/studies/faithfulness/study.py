@@ -91,25 +91,25 @@ class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
         """Return the tables of one text; with fewer than two tokens that can be removed it has no decision."""
         item, settings = self.items[part], self.settings
         tables: dict[str, list[Table]] = {name: [] for name in Faithfulness.schema}
-        maps = ()
         if settings.decision is None:
-            maps = sampled_maps(self._heads, part, settings)
-        elif len((decision := decide(self.lens, item, settings.decision)).removable) > 1:
-            tables["table"] += decision_scores(decision, part, settings)
-            tables["needed"].append({"text": part, **token_needs(decision)})
-        for drawn in maps:
-            explained = explanations(drawn, drawn.weights)
-            others = sample_alternatives(
-                drawn.weights,
-                drawn.head.projected,
-                settings.alternatives if drawn.free else 0,
-                method="uniform",
-                visible=drawn.seen,
-                generator=drawn.generator,
-            )
-            tables["table"] += row_scores(drawn, explained, settings)
-            if len(others):
-                tables["determinacy"] += determinacy(drawn, explained, others)
+            for drawn in sampled_maps(self._heads, part, settings):
+                explained = explanations(drawn, drawn.weights)
+                others = sample_alternatives(
+                    drawn.weights,
+                    drawn.head.projected,
+                    settings.alternatives,
+                    method="uniform",
+                    visible=drawn.seen,
+                    generator=drawn.generator,
+                )
+                tables["table"] += row_scores(drawn, explained, settings)
+                if drawn.free:
+                    tables["determinacy"] += determinacy(drawn, explained, others)
+        else:
+            decision = decide(self.lens, item, settings.decision)
+            if len(decision.removable) > 1:
+                tables["table"] += decision_scores(decision, part, settings)
+                tables["needed"].append({"text": part, **token_needs(decision)})
         return Output(filled(Faithfulness.schema, tables))
 
 
@@ -160,7 +160,7 @@ def sampled_maps(
         head = heads.read(places[number])
         seen = head.attention.isfinite() if head.visible is None else head.visible
         # Rows that see more keys than the smallest group removes.
-        usable = (seen.sum(-1) > settings.groups[0]).nonzero()[:, 0].tolist()
+        usable = (seen.sum(-1) > min(settings.groups)).nonzero()[:, 0].tolist()
         if not usable:
             continue
         queries = sample(random, usable, settings.rows)
@@ -218,8 +218,8 @@ def removed(drawn: SampledMap, row: int, intervention: Intervention, sets: Sets)
     weights = drawn.weights[row].repeat(len(sets), 1)
     weights[:, drawn.seen[row]] *= ~sets.to(weights.device)
     if intervention == "renormalise":
-        left = weights.sum(-1, keepdim=True)
-        weights = torch.where(left > 0, weights / left, weights)
+        # Where nothing is left, 0 / 0 is nothing.
+        weights = (weights / weights.sum(-1, keepdim=True)).nan_to_num()
     changes = [Rows([drawn.queries[row]], changed[None]) for changed in weights]
     effects = drawn.runs.effects(changes)
     return torch.stack([values.cpu().double() for values in effects.values()], -1)
@@ -232,7 +232,7 @@ def row_scores(
     for row, query in enumerate(drawn.queries):
         seen = drawn.seen[row]
         scores = {name: weights[row, seen].cpu() for name, weights in explained.items()}
-        sizes = [size for size in settings.groups if size < seen.sum()]
+        sizes = [size for size in sorted(settings.groups) if size < seen.sum()]
         for intervention in settings.interventions:
             removal = partial(removed, drawn, row, intervention)
             for table in evaluate(removal, scores, drawn.floor, sizes, settings, drawn.generator):
