@@ -71,10 +71,11 @@ def decide(lens: Lens, item: Item, named: str) -> Decision:
             followed by several tokens, or an answer of probability 0.
         SettingError: For a name that is no answer of the model.
     """
-    run = lens.run([item], whole=True)
-    logits = run.get("logits", torch.empty(0))
+    classes: Any = lens.model.config.id2label
+    generates = lens.model.can_generate()
+    logits = lens.run([item], whole=True).get("logits", torch.empty(0))
     # Neither classes of each token, nor tokens of a model that reads both sides.
-    follows = lens.model.can_generate() and lens.sites(item)[0].kind == "decoder"
+    follows = generates and lens.sites(item)[0].kind == "decoder"
     chooses = logits.shape[-1] > 1 and (logits.ndim == 2 or follows)
     if "input_ids" not in item.tensors or lens.model.config.is_encoder_decoder or not chooses:
         raise InputError(
@@ -83,7 +84,16 @@ def decide(lens: Lens, item: Item, named: str) -> Decision:
             "class BertForSequenceClassification, or a language model, such as GPT2LMHeadModel."
         )
     own = (int(probabilities(lens, [item]).argmax()),)
-    choices = named_answers(lens, named) if named else [own]
+    if not named:
+        choices = [own]
+    elif generates:
+        choices = answer_ids(lens, named) if lens.tokenizer else []
+    else:
+        choices = [(label,) for label, name in classes.items() if name == named]
+    if not choices:
+        names = [*classes.values()][:5]
+        expected = f"as tokens of the model or one of its classes, such as {names}"
+        raise SettingError("decision", expected, named)
     likely = {labels: float(likelihoods(lens, [item], labels)) for labels in choices}
     labels = max(likely, key=likely.__getitem__)
     if not likely[labels]:
@@ -97,28 +107,10 @@ def decide(lens: Lens, item: Item, named: str) -> Decision:
     special = {*getattr(lens.tokenizer, "all_special_ids", ())}
     special -= {getattr(lens.tokenizer, "unk_token_id", None)}
     ids = item.tensors["input_ids"].tolist()
-    if lens.model.can_generate():
+    if generates:
         ids.pop()
     removable = [place for place, token in enumerate(ids) if token not in special]
     return Decision(lens, item, labels, own, likely[labels], removable)
-
-
-def named_answers(lens: Lens, named: str) -> list[Labels]:
-    """Return the answers that a name stands for: a class, or tokens with and without a space before them.
-
-    Raises:
-        SettingError: For a name that is no answer of the model.
-    """
-    classes: Any = lens.model.config.id2label
-    labels = [(label,) for label, name in classes.items() if name == named]
-    if lens.model.can_generate():
-        labels = answer_ids(lens, named) if lens.tokenizer else []
-    if not labels:
-        expected = (
-            f"as tokens of the model or one of its classes, such as {[*classes.values()][:5]}"
-        )
-        raise SettingError("decision", expected, named)
-    return labels
 
 
 def answer_name(lens: Lens, labels: Labels) -> str:
@@ -229,7 +221,7 @@ def token_needs(decision: Decision) -> Table:
     # Something of the text must stay.
     least = int(tokens == decision.item.length)
     sets = removal_sets(changes.argsort(stable=True), range(least, tokens + 1))
-    enough = sets[alone(decision, sets) >= (KEPT - 1) * decision.probability]
+    enough = alone(decision, sets) >= (KEPT - 1) * decision.probability
     [names] = decision.item.tokens.values()
     return {
         "answer": answer_name(decision.lens, decision.labels),
@@ -238,5 +230,5 @@ def token_needs(decision: Decision) -> Table:
         "position": decision.removable,
         "token": [names[place] for place in decision.removable],
         "change": changes,
-        "enough": enough[0],
+        "enough": sets[enough][0],
     }

@@ -185,7 +185,7 @@ class Faithfulness(Result):
         scores = self.faithful().filter(pl.col("explanation") != "random")
         if not len(scores):
             return Finding(_NONE, {"rows": 0})
-        first = scores.join(scores.head(1).select(GROUP), on=GROUP)
+        first = scores.partition_by(GROUP, maintain_order=True)[0]
         best = first.sort("mean", descending=True).row(0, named=True)
         chance = first.filter(pl.col("p") > BETTER)["explanation"]
         return Finding.of(

@@ -1,6 +1,7 @@
 """What happens to a model's answer when a head, or one key of one row, is removed."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -93,7 +94,8 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         """Return the effects of one text's heads, and of the keys of the rows that were named."""
         item, settings, chosen = self.items[part], self.settings, self.heads.chosen
         answer = self._answer(item, part)
-        rows = [place.row for place in self.heads.places(part)]
+        places = self.heads.places(part)
+        rows = [place.row for place in places]
         numbers = range(len(rows))
         if settings.directions:
             estimates = head_estimates(answer, chosen, settings.directions, settings.seed)
@@ -104,22 +106,21 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         removed = [chosen[number] for number in numbers]
         changes = removals(answer, removed, "zero", partial(_removal, answer))
         means = head_effects(answer, removed, "mean")
-        known, last = answer.likelihoods(answer.own), item.length - 1
+        known = answer.likelihoods(answer.own)
         tokens = {
-            "query": range(last, last + len(known)),
-            "query_token": answer.item.tokens["encoder"][last:],
+            "query": answer.positions,
+            "query_token": answer.item.tokens["encoder"][-len(known) :],
             "token": self.lens.reader.names(answer.following),
             "log_probability": known,
         }
         parts: dict[str, list[Any]] = {name: [] for name in Influence.schema}
         for number, (change, gains), mean in zip(numbers, changes, means, strict=True):
-            place = Place(part, *chosen[number]).row
+            place = places[number]
             rows[number] |= {**change, "effect_of_mean": mean}
             if answer.following:
-                parts["answer_tokens"].append({**place, **tokens, "log_change": gains})
+                parts["answer_tokens"].append({**place.row, **tokens, "log_change": gains})
             if settings.queries is not None:
-                keys = self._keys(answer, Place(0, *chosen[number]))
-                parts["hidden_keys"].append([{**place, **row} for row in keys])
+                parts["hidden_keys"].append([*self._keys(answer, place)])
         if settings.without:
             spelling = Spelling.of(item, "encoder", item.tokens["encoder"])
             segments = [TEMPLATE] * item.length
@@ -155,10 +156,10 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
     def _keys(self, answer: Answer, place: Place) -> Iterator[Row]:
         """Yield the effect of each key with a weight in the rows that were named."""
         heads = TextHeads(self.lens, [answer.item])
-        head = heads.read(place)
-        tokens = heads.tokens(head, place.text)
-        side = sides(head.kind, answer.item.tokens)
-        for query in heads.requested(place, self.settings.queries):
+        only = replace(place, text=0)
+        head = heads.read(only)
+        tokens, side = heads.tokens(head, 0), sides(head.kind, answer.item.tokens)
+        for query in heads.requested(only, self.settings.queries):
             row = head.attention[query]
             shares = norm_share(row[None], head.at(query))[0].tolist()
             for key in row.nonzero()[:, 0].tolist():
@@ -169,6 +170,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
                     hidden = answer.given({head.address: Rows([query], others[None] / left)})
                     change, _ = _removal(answer, hidden, answer.own)
                 yield {
+                    **place.row,
                     "query": query,
                     "query_token": tokens[side.query][query],
                     "key": key,

@@ -243,7 +243,11 @@ class Rollouts(Result):
             for head, own in raw.items():
                 layers = {"raw": own, "least": least[head], "most": most[head]}
                 interest = float((most[head] - least[head]).abs().sum())
-                choices = {"text": text, "layer": head[0], "head": head[1]}
-                choices["target"] = f"{target} {token}"
+                choices = {
+                    "text": text,
+                    "layer": head[0],
+                    "head": head[1],
+                    "target": f"{target} {token}",
+                }
                 maps.append(TokenMap(choices, layers, names, names, interest=interest))
         return maps

@@ -152,8 +152,8 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
                 replaced[head.address] = matrices[place.key(f"{end}{target}")] = one
             change = states(replaced) - plain
             moved = float((change.norm(dim=1) / plain.norm(dim=1)).max())
-            at = {"target": target, "token": text.names[target], "end": end}
-            rows.append({**at, "moved": moved})
+            token = text.names[target]
+            rows.append({"target": target, "token": token, "end": end, "moved": moved})
         return rows, matrices
 
 
