@@ -73,8 +73,9 @@ def by_text(table: pl.DataFrame, by: Sequence[str], measure: str) -> pl.DataFram
     texts = table.group_by(*by, "text", maintain_order=True).agg(
         value.mean().alias("means"), left_out=value.null_count()
     )
-    groups = texts.group_by(*by, maintain_order=True)
-    return groups.agg(pl.col("means").drop_nulls(), pl.col("left_out").sum())
+    return texts.group_by(*by, maintain_order=True).agg(
+        pl.col("means").drop_nulls(), pl.col("left_out").sum()
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +185,7 @@ class Faithfulness(Result):
         """Return the finding: the best order, those no better than random ones, and its stability or the decision."""
         scores = self.faithful().filter(pl.col("explanation") != "random")
         if not len(scores):
-            return Finding(_NONE, {"rows": 0})
+            return Finding(_NONE)
         first = scores.partition_by(GROUP, maintain_order=True)[0]
         best = first.sort("mean", descending=True).row(0, named=True)
         chance = first.filter(pl.col("p") > BETTER)["explanation"]
@@ -221,10 +222,10 @@ def decision_line(needed: pl.DataFrame) -> TokenLine:
         value = f"{share:+.0%}" if mark.series is not None else ""
         tokens.append(MarkedToken(row["token"], mark, value + " ✓" * row["enough"]))
     least = needed.sort("change", maintain_order=True).row(0, named=True)
-    enough = ", ".join(map(repr, needed.filter("enough")["token"]))
+    enough = map(repr, needed.filter("enough")["token"])
     title = _DECISION.format(
         **least,
         left=least["probability"] + least["change"],
-        needed=enough or "what always stays",
+        needed=", ".join(enough) or "what always stays",
     )
     return TokenLine(title, tokens, [(mark, "") for mark in _MARKS])
