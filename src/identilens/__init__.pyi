@@ -361,9 +361,9 @@ def faithfulness(
         maps: Number of attention maps drawn from each text.
         rows: Number of rows drawn from each map.
         interventions: Set weights to zero (zero), or also scale the other weights of the row to sum to 1 (renormalise).
-        groups: Sizes of the groups of keys that are removed together, smallest first.
-        searched: Number of keys from which the search for the best and the worst order chooses; at least the largest
-            group.
+        groups: Sizes of the groups of keys that are removed together.
+        searched: Number of keys from which the search for the best and the worst order chooses; never fewer than the
+            largest group has.
         alternatives: Number of alternatives drawn of each row.
         seed: Seed of the random numbers.
         settings: All settings at once, as a `identilens.studies.faithfulness.settings.FaithfulnessSettings`; those that are passed by name come first.

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import compress, groupby
 from math import ceil
 from typing import Any
@@ -72,10 +71,11 @@ def decide(lens: Lens, item: Item, named: str) -> Decision:
             followed by several tokens, or an answer of probability 0.
         SettingError: For a name that is no answer of the model.
     """
-    run = lens.run([item], whole=True)
-    logits = run.get("logits", torch.empty(0))
+    classes: Any = lens.model.config.id2label
+    generates = lens.model.can_generate()
+    logits = lens.run([item], whole=True).get("logits", torch.empty(0))
     # Neither classes of each token, nor tokens of a model that reads both sides.
-    follows = lens.model.can_generate() and lens.sites(item)[0].kind == "decoder"
+    follows = generates and lens.sites(item)[0].kind == "decoder"
     chooses = logits.shape[-1] > 1 and (logits.ndim == 2 or follows)
     if "input_ids" not in item.tensors or lens.model.config.is_encoder_decoder or not chooses:
         raise InputError(
@@ -84,7 +84,16 @@ def decide(lens: Lens, item: Item, named: str) -> Decision:
             "class BertForSequenceClassification, or a language model, such as GPT2LMHeadModel."
         )
     own = (int(probabilities(lens, [item]).argmax()),)
-    choices = named_answers(lens, named) if named else [own]
+    if not named:
+        choices = [own]
+    elif generates:
+        choices = answer_ids(lens, named) if lens.tokenizer else []
+    else:
+        choices = [(label,) for label, name in classes.items() if name == named]
+    if not choices:
+        names = [*classes.values()][:5]
+        expected = f"as tokens of the model or one of its classes, such as {names}"
+        raise SettingError("decision", expected, named)
     likely = {labels: float(likelihoods(lens, [item], labels)) for labels in choices}
     labels = max(likely, key=likely.__getitem__)
     if not likely[labels]:
@@ -98,28 +107,10 @@ def decide(lens: Lens, item: Item, named: str) -> Decision:
     special = {*getattr(lens.tokenizer, "all_special_ids", ())}
     special -= {getattr(lens.tokenizer, "unk_token_id", None)}
     ids = item.tensors["input_ids"].tolist()
-    if lens.model.can_generate():
+    if generates:
         ids.pop()
     removable = [place for place, token in enumerate(ids) if token not in special]
     return Decision(lens, item, labels, own, likely[labels], removable)
-
-
-def named_answers(lens: Lens, named: str) -> list[Labels]:
-    """Return the answers that a name stands for: a class, or tokens with and without a space before them.
-
-    Raises:
-        SettingError: For a name that is no answer of the model.
-    """
-    classes: Any = lens.model.config.id2label
-    labels = [(label,) for label, name in classes.items() if named in (name, name.strip(" "))]
-    if lens.model.can_generate():
-        labels = answer_ids(lens, named) if lens.tokenizer else []
-    if not labels:
-        expected = (
-            f"as tokens of the model or one of its classes, such as {[*classes.values()][:5]}"
-        )
-        raise SettingError("decision", expected, named)
-    return labels
 
 
 def answer_name(lens: Lens, labels: Labels) -> str:
@@ -128,7 +119,7 @@ def answer_name(lens: Lens, labels: Labels) -> str:
     return joined(lens.reader.names(labels) if lens.model.can_generate() else [classes[labels[0]]])
 
 
-def alone(decision: Decision, sets: Sets) -> Effects:
+def alone(decision: Decision, sets: Sets) -> Float[Tensor, " set"]:
     """Return the change of the answer's probability when all removable tokens but those of a set are taken out."""
     item, texts = decision.item, []
     kept = torch.ones(len(sets), item.length, dtype=torch.bool)
@@ -139,7 +130,7 @@ def alone(decision: Decision, sets: Sets) -> Effects:
         }
         names = {kind: tuple(compress(held, some)) for kind, held in item.tokens.items()}
         texts.append(Item(tensors, names))
-    return (likelihoods(decision.lens, texts, decision.labels) - decision.probability)[:, None]
+    return likelihoods(decision.lens, texts, decision.labels) - decision.probability
 
 
 def likelihoods(lens: Lens, items: Sequence[Item], labels: Labels) -> Float[Tensor, " text"]:
@@ -180,28 +171,27 @@ def explanations(decision: Decision, seed: int) -> dict[str, Float[Tensor, " tok
     item = followed(decision.lens, decision.item, labels[:-1])
     states = HiddenMap(decision.lens, item, whole=True)
 
-    def logit(output: Any) -> Tensor:
-        # A language model has logits of all positions; those of the answer are the last ones.
-        last = output.logits.flatten(0, -2)[-len(labels) :]
-        return last[range(len(last)), labels].sum()
-
     output = states.run(states.inputs.clone().requires_grad_())
-    [gradient] = torch.autograd.grad(logit(output), [output.hidden_states[-1]])
+    # A language model has logits of all positions; those of the answer are the last ones.
+    last = output.logits.flatten(0, -2)[-len(labels) :]
+    logit = last[range(len(last)), labels].sum()
+    [gradient] = torch.autograd.grad(logit, [output.hidden_states[-1]])
     reading = gradient[0].cpu().double().norm(dim=-1)
     reading /= reading.sum()
     scores = {
         name if name == "alti" else f"rollout_{name}": reading @ shares.cpu().double()
         for name, shares in final_rollouts(decision.lens, item).items()
     }
-    scores["hta"] = torch.zeros_like(reading)
     probes = min(DEFAULT_PROBES, gradient.shape[2])
     final = lambda inputs: states(inputs)[-1]  # noqa: E731
     options: Any = {"probes": probes, "seed": seed, "at_once": states.passes_at_once}
+    mixed = torch.zeros_like(reading)
     for position in reading.nonzero()[:, 0].tolist():
         norms = output_norms(final, states.inputs, position, **options)
         shares = contributions(norms.squares, norms.variances).shares[0]
-        scores["hta"] += reading[position] * shares.detach().cpu().double()
-    return {name: shares[decision.removable].double() for name, shares in scores.items()}
+        mixed += reading[position] * shares.detach().cpu().double()
+    scores["hta"] = mixed
+    return {name: shares[decision.removable] for name, shares in scores.items()}
 
 
 def decision_scores(
@@ -213,23 +203,26 @@ def decision_scores(
     parts = len(decision.removable)
     # At least one token is removed, and at least one stays.
     sizes = [min(ceil(share * parts), parts - 1) for share in SHARES]
-    floor, kept = {"probability": 0.0}, partial(alone, decision)
-    for intervention, effects in (("without", lambda sets: -kept(~sets)), ("alone", kept)):
-        # Both have the same random orders.
-        generator = torch.Generator().manual_seed(seed)
-        explained["random"] = torch.rand(parts, generator=generator, dtype=torch.float64)
-        for table in evaluate(effects, explained, floor, sizes, settings, generator, bounded=False):
-            yield {"text": text, "intervention": intervention, **table}
+    generator = torch.Generator().manual_seed(seed)
+    explained["random"] = torch.rand(parts, generator=generator, dtype=torch.float64)
+
+    def effects(sets: Sets) -> Effects:
+        return torch.stack([-alone(decision, ~sets), alone(decision, sets)], 1)
+
+    floor = {"without": 0.0, "alone": 0.0}
+    for table in evaluate(effects, explained, floor, sizes, settings, generator, bounded=False):
+        named = {"intervention": table.pop("outcome"), "outcome": "probability"}
+        yield {"text": text, **named, **table}
 
 
 def token_needs(decision: Decision) -> Table:
     """Return what the answer loses without each token, and whether the token is one of those that are enough."""
     tokens = len(decision.removable)
-    changes = alone(decision, ~torch.eye(tokens).bool())[:, 0]
+    changes = alone(decision, ~torch.eye(tokens).bool())
     # Something of the text must stay.
     least = int(tokens == decision.item.length)
     sets = removal_sets(changes.argsort(stable=True), range(least, tokens + 1))
-    enough = sets[alone(decision, sets)[:, 0] >= (KEPT - 1) * decision.probability]
+    enough = alone(decision, sets) >= (KEPT - 1) * decision.probability
     [names] = decision.item.tokens.values()
     return {
         "answer": answer_name(decision.lens, decision.labels),
@@ -238,5 +231,5 @@ def token_needs(decision: Decision) -> Table:
         "position": decision.removable,
         "token": [names[place] for place in decision.removable],
         "change": changes,
-        "enough": enough[0],
+        "enough": sets[enough][0],
     }

@@ -25,20 +25,6 @@ Table = dict[str, Any]
 """Columns of a table: values of all rows, or one value for all of them."""
 
 
-def once(removal: Removal) -> Removal:
-    """Return a removal that runs every set once: orders begin alike, and searches for all outcomes meet."""
-    known: dict[tuple[bool, ...], Tensor] = {}
-
-    def effects(sets: Sets) -> Effects:
-        names = [tuple(removed) for removed in sets.tolist()]
-        new = [name for name in dict.fromkeys(names) if name not in known]
-        if new:
-            known.update(zip(new, removal(torch.tensor(new)), strict=True))
-        return torch.stack([known[name] for name in names])
-
-    return effects
-
-
 def agreement(
     scores: Float[Tensor, "*row part"],
     reference: Float[Tensor, "*#row part"],
@@ -66,29 +52,37 @@ def evaluate(
     extend the bounds of the search. Effects apart by the noise ``floor`` or less are equal, which counts for chance.
     Where areas are not ``bounded``, no best order is searched.
     """
-    first = torch.stack(list(explained.values()))
-    draws, parts = settings.draws, first.shape[1]
+    draws, parts = settings.draws, len(explained["random"])
     more = torch.rand(draws - 1, parts, generator=generator, dtype=torch.float64)
-    scores = torch.cat([first, more])
+    scores = torch.stack([*explained.values(), *more])
     sets = removal_sets(removal_order(scores, generator), sizes)
-    effects_of = once(removal)
+    known: dict[tuple[bool, ...], Tensor] = {}
+
+    def effects_of(sets: Sets) -> Effects:
+        """Return the effects of sets, each run once: orders begin alike, and searches for all outcomes meet."""
+        names = [tuple(removed) for removed in sets.tolist()]
+        new = [name for name in dict.fromkeys(names) if name not in known]
+        if new:
+            known.update(zip(new, removal(torch.tensor(new)), strict=True))
+        return torch.stack([known[name] for name in names])
+
     singles = effects_of(torch.eye(parts, dtype=torch.bool))
     areas = effects_of(sets.flatten(0, 1)).unflatten(0, sets.shape[:2]).mean(1)
     for column, (outcome, noise) in enumerate(floor.items()):
         area, effects = areas[:, column], singles[:, column]
-        placed = torch.full_like(area, torch.nan)
-        if bounded:
-            effect = lambda sets, column=column: effects_of(sets)[:, column]  # noqa: E731
-            bounds = order_bounds(effect, effects, sizes, pool=settings.searched, known=area)
-            placed = normalised_area(area, bounds, floor=noise)
-        yield {
+        table = {
             "parts": parts,
             "outcome": outcome,
             "floor": noise,
             "explanation": [*explained, *["random"] * len(more)],
-            "draw": [*[0] * len(first), *range(1, draws)],
+            "draw": [*[0] * len(explained), *range(1, draws)],
             "correlation": agreement(scores, effects, floor=noise),
             "aopc": area,
-            "naopc": placed,
             "p": permutation_p(area - noise, area[-draws:]),
         }
+        if bounded:
+            effect = lambda sets, column=column: effects_of(sets)[:, column]  # noqa: E731
+            pool = max(settings.searched, *sizes)
+            bounds = order_bounds(effect, effects, sizes, pool=pool, known=area)
+            table["naopc"] = normalised_area(area, bounds, floor=noise)
+        yield table

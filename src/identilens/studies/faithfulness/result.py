@@ -1,9 +1,9 @@
 """The result of testing explanations: what removing parts in their order does, beside random orders, and stability."""
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from math import inf
 from typing import ClassVar
 
 import polars as pl
@@ -71,10 +71,11 @@ def by_text(table: pl.DataFrame, by: Sequence[str], measure: str) -> pl.DataFram
     """Return the means of a measure over the rows of each text, by group, and how many rows have none."""
     value = pl.col(measure)
     texts = table.group_by(*by, "text", maintain_order=True).agg(
-        value.mean().alias("means"), left_out=value.null_count().cast(pl.Int64)
+        value.mean().alias("means"), left_out=value.null_count()
     )
-    groups = texts.group_by(*by, maintain_order=True)
-    return groups.agg(pl.col("means").drop_nulls(), pl.col("left_out").sum())
+    return texts.group_by(*by, maintain_order=True).agg(
+        pl.col("means").drop_nulls(), pl.col("left_out").sum()
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,13 +185,13 @@ class Faithfulness(Result):
         """Return the finding: the best order, those no better than random ones, and its stability or the decision."""
         scores = self.faithful().filter(pl.col("explanation") != "random")
         if not len(scores):
-            return Finding(_NONE, {"rows": 0})
-        first = scores.join(scores.head(1).select(GROUP), on=GROUP)
+            return Finding(_NONE)
+        first = scores.partition_by(GROUP, maintain_order=True)[0]
         best = first.sort("mean", descending=True).row(0, named=True)
         chance = first.filter(pl.col("p") > BETTER)["explanation"]
         return Finding.of(
             _FINDING,
-            **{name: best[name] for name in ("explanation", "mean", "random", "p", "stable")},
+            **best,
             better=BETTER,
             chance=", ".join(chance) or None,
             decision=next((line.title for line in self.token_lines()), None),
@@ -202,27 +203,29 @@ class Faithfulness(Result):
         return [decision_line(text) for text in texts[:SHOWN]]
 
 
-_MARKS = {
-    -0.5: Mark("half of the probability or more is lost without it", "●", 0, True),
-    -0.1: Mark("a tenth or more is lost", "○", 0),
-    0.1: Mark("less changes", "·", None),
-    inf: Mark("a tenth or more is gained", "△", 1),
-}
-"""Marks of tokens, each up to a change of the probability, as a share of it."""
+_CHANGES = (-0.5, -0.1, 0.1)
+"""Changes of the probability, as shares of it, up to which a token has each of the marks but the last."""
+_MARKS = (
+    Mark("half of the probability or more is lost without it", "●", 0, True),
+    Mark("a tenth or more is lost", "○", 0),
+    Mark("less changes", "·", None),
+    Mark("a tenth or more is gained", "△", 1),
+)
 
 
 def decision_line(needed: pl.DataFrame) -> TokenLine:
     """Return a text as a line of tokens, each marked by what the decision loses without it; rows of ``needed``."""
-    share, tokens = pl.col("change") / pl.col("probability"), []
-    for row in needed.with_columns(share=share).to_dicts():
-        mark = next(mark for most, mark in _MARKS.items() if row["share"] <= most)
-        value = f"{row['share']:+.0%}" if mark.series is not None else ""
+    tokens = []
+    for row in needed.to_dicts():
+        share = row["change"] / row["probability"]
+        mark = _MARKS[bisect_left(_CHANGES, share)]
+        value = f"{share:+.0%}" if mark.series is not None else ""
         tokens.append(MarkedToken(row["token"], mark, value + " ✓" * row["enough"]))
     least = needed.sort("change", maintain_order=True).row(0, named=True)
-    enough = ", ".join(map(repr, needed.filter("enough")["token"]))
+    enough = map(repr, needed.filter("enough")["token"])
     title = _DECISION.format(
         **least,
         left=least["probability"] + least["change"],
-        needed=enough or "what always stays",
+        needed=", ".join(enough) or "what always stays",
     )
-    return TokenLine(title, tokens, [(mark, "") for mark in _MARKS.values()])
+    return TokenLine(title, tokens, [(mark, "") for mark in _MARKS])

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from identilens.errors import SettingError
-from identilens.runs.settings import LIST, NonNegative, Numbers, Positive
+from identilens.runs.settings import LIST, NonNegative, Positive
 from identilens.studies.settings import KindSettings
 
 Intervention = Literal["zero", "renormalise"]
@@ -22,9 +21,9 @@ class FaithfulnessSettings(KindSettings):
         maps: Number of attention maps drawn from each text.
         rows: Number of rows drawn from each map.
         interventions: Set weights to zero (zero), or also scale the other weights of the row to sum to 1 (renormalise).
-        groups: Sizes of the groups of keys that are removed together, smallest first.
-        searched: Number of keys from which the search for the best and the worst order chooses; at least the largest
-            group.
+        groups: Sizes of the groups of keys that are removed together.
+        searched: Number of keys from which the search for the best and the worst order chooses; never fewer than the
+            largest group has.
         alternatives: Number of alternatives drawn of each row.
         seed: Seed of the random numbers.
     """
@@ -34,15 +33,7 @@ class FaithfulnessSettings(KindSettings):
     maps: Positive = 1
     rows: Positive = 2
     interventions: Annotated[tuple[Intervention, ...], LIST] = ("zero", "renormalise")
-    groups: Numbers = (1, 2, 4, 8)
+    groups: Annotated[tuple[Positive, ...], LIST] = (1, 2, 4, 8)
     searched: Positive = 16
     alternatives: Positive = 4
     seed: NonNegative = 0
-
-    def check(self) -> None:
-        """Check that groups grow, and that the search has as many keys as the largest."""
-        if [*self.groups] != sorted({*self.groups}) or self.groups[0] < 1:
-            raise SettingError("groups", "as growing sizes of at least 1", self.groups)
-        if self.searched < self.groups[-1]:
-            words = f"of at least {self.groups[-1]}, the largest group"
-            raise SettingError("searched", words, self.searched)

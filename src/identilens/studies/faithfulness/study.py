@@ -89,27 +89,26 @@ class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
 
     def run(self, part: int) -> Output:
         """Return the tables of one text; with fewer than two tokens that can be removed it has no decision."""
-        item, settings = self.items[part], self.settings
+        settings = self.settings
         tables: dict[str, list[Table]] = {name: [] for name in Faithfulness.schema}
-        maps = ()
         if settings.decision is None:
-            maps = sampled_maps(self._heads, part, settings)
-        elif len((decision := decide(self.lens, item, settings.decision)).removable) > 1:
-            tables["table"] += decision_scores(decision, part, settings)
-            tables["needed"].append({"text": part, **token_needs(decision)})
-        for drawn in maps:
-            explained = explanations(drawn, drawn.weights)
-            others = sample_alternatives(
-                drawn.weights,
-                drawn.head.projected,
-                settings.alternatives if drawn.free else 0,
-                method="uniform",
-                visible=drawn.seen,
-                generator=drawn.generator,
-            )
-            tables["table"] += row_scores(drawn, explained, settings)
-            if len(others):
+            for drawn in sampled_maps(self._heads, part, settings):
+                explained = explanations(drawn, drawn.weights)
+                others = sample_alternatives(
+                    drawn.weights,
+                    drawn.head.projected,
+                    settings.alternatives,
+                    method="uniform",
+                    visible=drawn.seen,
+                    generator=drawn.generator,
+                )
+                tables["table"] += row_scores(drawn, explained, settings)
                 tables["determinacy"] += determinacy(drawn, explained, others)
+        else:
+            decision = decide(self.lens, self.items[part], settings.decision)
+            if len(decision.removable) > 1:
+                tables["table"] += decision_scores(decision, part, settings)
+                tables["needed"].append({"text": part, **token_needs(decision)})
         return Output(filled(Faithfulness.schema, tables))
 
 
@@ -123,7 +122,6 @@ class SampledMap:
         queries: Positions of the rows.
         weights: Weights of the rows.
         seen: Mask of the keys that the rows see.
-        free: Numbers of the rows that have other weights with the same output.
         floor: The noise floor of each outcome; see `noise_floor`.
         runs: Runs of the model with changes of the map.
         generator: Source of all further draws.
@@ -134,7 +132,6 @@ class SampledMap:
     queries: list[int]
     weights: Weights
     seen: Bool[Tensor, "row key"]
-    free: list[int]
     floor: Mapping[str, float]
     runs: MapRuns
     generator: torch.Generator
@@ -160,13 +157,12 @@ def sampled_maps(
         head = heads.read(places[number])
         seen = head.attention.isfinite() if head.visible is None else head.visible
         # Rows that see more keys than the smallest group removes.
-        usable = (seen.sum(-1) > settings.groups[0]).nonzero()[:, 0].tolist()
+        usable = (seen.sum(-1) > min(settings.groups)).nonzero()[:, 0].tolist()
         if not usable:
             continue
         queries = sample(random, usable, settings.rows)
         seed = int(random.integers(2**31))
         weights, seen = head.attention[queries], seen[queries]
-        spaces = head.projected.simplex_spaces(len(queries), seen)
         runs = MapRuns(heads.lens, heads.items[text], head)
         yield SampledMap(
             place=places[number].row,
@@ -174,7 +170,6 @@ def sampled_maps(
             queries=queries,
             weights=weights,
             seen=seen,
-            free=[row for row, space in enumerate(spaces) if space.nullity > 0],
             floor=noise_floor(head, Rows(queries, weights), runs, seed),
             runs=runs,
             generator=torch.Generator().manual_seed(seed),
@@ -218,11 +213,10 @@ def removed(drawn: SampledMap, row: int, intervention: Intervention, sets: Sets)
     weights = drawn.weights[row].repeat(len(sets), 1)
     weights[:, drawn.seen[row]] *= ~sets.to(weights.device)
     if intervention == "renormalise":
-        left = weights.sum(-1, keepdim=True)
-        weights = torch.where(left > 0, weights / left, weights)
-    changes = [Rows([drawn.queries[row]], changed[None]) for changed in weights]
-    effects = drawn.runs.effects(changes)
-    return torch.stack([values.cpu().double() for values in effects.values()], -1)
+        # Where nothing is left, 0 / 0 is nothing.
+        weights = (weights / weights.sum(-1, keepdim=True)).nan_to_num()
+    rows = [Rows([drawn.queries[row]], changed[None]) for changed in weights]
+    return torch.stack([one.cpu().double() for one in drawn.runs.effects(rows).values()], -1)
 
 
 def row_scores(
@@ -232,7 +226,7 @@ def row_scores(
     for row, query in enumerate(drawn.queries):
         seen = drawn.seen[row]
         scores = {name: weights[row, seen].cpu() for name, weights in explained.items()}
-        sizes = [size for size in settings.groups if size < seen.sum()]
+        sizes = [size for size in sorted(settings.groups) if size < seen.sum()]
         for intervention in settings.interventions:
             removal = partial(removed, drawn, row, intervention)
             for table in evaluate(removal, scores, drawn.floor, sizes, settings, drawn.generator):
@@ -249,16 +243,20 @@ def determinacy(
     Rows that the output determines are left out. An explanation without an order, which nothing can confirm, has no
     agreement; an alternative without one agrees by 0.
     """
+    spaces = drawn.head.projected.simplex_spaces(len(drawn.queries), drawn.seen)
+    free = [row for row, space in enumerate(spaces) if space.nullity > 0]
+    if not free:
+        return
     again = [explanations(drawn, weights) for weights in others]
-    distance = total_variation(drawn.weights, others).mean(0)[drawn.free].cpu()
+    distance = total_variation(drawn.weights, others).mean(0)[free].cpu()
     for name, scores in explained.items():
         agreed = [agreement(other[name], scores, drawn.seen) for other in again]
         yield {
             **drawn.place,
-            "query": [drawn.queries[row] for row in drawn.free],
+            "query": [drawn.queries[row] for row in free],
             "explanation": name,
             "total_variation": distance,
-            "agreement": torch.stack(agreed).mean(0)[drawn.free].cpu(),
+            "agreement": torch.stack(agreed).mean(0)[free].cpu(),
         }
 
 

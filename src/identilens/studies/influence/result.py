@@ -20,16 +20,14 @@ The log probability of the answer, {log_probability:.3g}, changes by {log_change
 of {answer_kind} layer {answer_layer}: the lowest of all changes.
 Without head {head} of {kind} layer {layer} the outcome ({outcome}, at all positions or those of the answer) changes \
 by {effect:.3g} ({unit}; mean over {texts:text}).
-{influential} of {heads:head} have at least {enough:.0%} of this effect, the largest, when removed alone.
-{influential} of the {removed:head} with the largest estimates have at least {enough:.0%} of this effect when removed \
-alone; {left:head} have only estimates, to first order.
+{influential} of {removed:head} have at least {enough:.0%} of this effect, the largest, when removed alone.
+Only the {removed:head} with the largest estimates were removed; {left:head} have only estimates, to first order.
 """
 _TILES = """\
 {log_change:+.3g} | nats of the answer's log probability without head {answer_head} of {answer_kind} layer \
 {answer_layer}
 {effect:.3g} | {unit} without head {head} of {kind} layer {layer}
-{influential} of {heads} | heads have at least {enough:.0%} of that effect
-{influential} of {removed} | heads with the largest estimates have at least {enough:.0%} of that effect
+{influential} of {removed} | heads have at least {enough:.0%} of that effect
 """
 _HEADS = """\
 A head that is removed writes nothing, at any position; everything after it is computed by the model. Shares are of \
@@ -146,27 +144,25 @@ class Influence(Result):
         """Return the head of the largest effect, how many come near it, and what a given answer needs most."""
         heads, outcome = self.heads(), self.provenance["settings"]["outcome"]
         removed = heads.drop_nulls("effect")
-        needed, largest = removed.row(0, named=True), removed.sort("effect").row(-1, named=True)
-        enough, left = INFLUENTIAL[outcome], len(heads) - len(removed)
-        near = int((removed["relative_effect"] >= enough).sum())
-        ranks = removed.select(
-            pl.corr(name, "effect", method="spearman") for name in ("effect_of_mean", "estimate")
-        )
+        needed = removed.select("log_change", pl.col(_HEAD).name.prefix("answer_"))
+        largest = removed.sort("effect").select(_HEAD).row(-1, named=True)
+        enough, left = INFLUENTIAL[outcome], heads["effect"].null_count()
+        near = (removed["relative_effect"] >= enough).sum()
+        ranks = pl.corr(pl.col("effect_of_mean", "estimate"), "effect", method="spearman")
         known = self.answer_tokens["log_probability"].sum() / self.table["effect"].count()
         return Finding.of(
             _FINDING,
             _TILES,
-            **{name: largest[name] for name in (*_HEAD, "effect")},
+            **largest,
+            **needed.row(0, named=True),
+            effect=removed["effect"].max(),
             outcome=outcome,
             unit=UNITS[outcome],
-            texts=self.table.filter(**{name: largest[name] for name in _HEAD})["effect"].count(),
-            heads=None if left else len(heads),
-            removed=len(removed) if left else None,
-            left=left,
+            texts=self.table.filter(**largest)["effect"].count(),
+            removed=len(removed),
+            left=left or None,
             enough=enough,
             influential=near if len(heads) > 1 else None,
             log_probability=known or None,
-            log_change=needed["log_change"],
-            **{f"answer_{name}": needed[name] for name in _HEAD},
-            **(ranks.row(0, named=True) if len(removed) > 2 else {}),
+            **(removed.select(ranks).row(0, named=True) if len(removed) > 2 else {}),
         )

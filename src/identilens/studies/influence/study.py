@@ -1,10 +1,10 @@
 """What happens to a model's answer when a head, or one key of one row, is removed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from identilens.claims import read_segment, segment_keys
@@ -13,12 +13,11 @@ from identilens.measures.attention.influence import norm_share
 from identilens.models.chats import TEMPLATE
 from identilens.models.continuations import answer_ids, followed
 from identilens.models.inputs import Item
-from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import sides
 from identilens.models.spelling import Spelling
-from identilens.models.substitution import Replacements, Rows
+from identilens.models.substitution import Rows
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
 from identilens.studies.heads import Place, TextHeads, TextStudy, check_asked, filled
@@ -69,106 +68,109 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
     result_type = Influence
 
     def __init__(self, lens: Lens, texts: Any, settings: InfluenceSettings) -> None:
-        self._decisions: Sequence[tuple[int, ...]] = ()
-        if settings.decision and lens.tokenizer is not None and lens.model.can_generate():
-            self._decisions = answer_ids(lens, settings.decision)
         super().__init__(lens, texts, settings)
-        sites = lens.sites(self.items[0])
-        self.chosen = list(chosen_heads(sites, settings.layers, settings.heads, settings.kind))
-        if settings.decision is not None and (
-            not self._decisions or any(site.kind != "decoder" for site in sites)
-        ):
-            expected = (
-                "for a model that predicts the next token, as a text that its tokenizer knows"
-            )
-            raise SettingError("decision", expected, settings.decision)
+        self.heads = TextHeads.of(lens, self.items, settings, settings.kind)
 
     def check_rows(self) -> None:
-        """Check that the texts, with the answer that follows them, have the rows that are asked for."""
-        if not (self._decisions and self.settings.queries):
-            return super().check_rows()
-        longest = max(self._decisions, key=len)
-        texts = [self._decided(item, longest).item for item in self.items]
-        return check_asked(texts, self.settings.queries)
+        """Check that a decision can follow the texts, and that they, with it, have the rows that are asked for."""
+        lens, words, queries = self.lens, self.settings.decision, self.settings.queries
+        self.decisions = [()]
+        if words is not None:
+            predicts = lens.model.can_generate() and lens.sites(self.items[0])[0].kind == "decoder"
+            self.decisions = answer_ids(lens, words) if predicts and lens.tokenizer else []
+        if not self.decisions:
+            raise SettingError(
+                "decision",
+                "for a model that predicts the next token, as a text that its tokenizer knows",
+                words,
+            )
+        if queries:
+            texts = [
+                followed(lens, item, ids[:-1]) for item in self.items for ids in self.decisions
+            ]
+            check_asked(texts, queries)
 
     def run(self, part: int) -> Output:
         """Return the effects of one text's heads, and of the keys of the rows that were named."""
-        text, settings = self.items[part], self.settings
-        answer = self._answer(text, part)
-        heads = [Place(part, *one).row for one in self.chosen]
-        numbers = range(len(heads))
+        item, settings, chosen = self.items[part], self.settings, self.heads.chosen
+        answer = self._answer(item, part)
+        places = self.heads.places(part)
+        rows = [place.row for place in places]
+        numbers = range(len(rows))
         if settings.directions:
-            estimates = head_estimates(answer, self.chosen, settings.directions, settings.seed)
-            for head, estimate in zip(heads, estimates, strict=True):
-                head["estimate"] = estimate
-            most = settings.removed or (_LARGEST if len(heads) > _MANY else len(heads))
-            numbers = sorted(sorted(numbers, key=lambda one: -estimates[one])[:most])
-        removed = [self.chosen[number] for number in numbers]
+            estimates = head_estimates(answer, chosen, settings.directions, settings.seed)
+            for row, estimate in zip(rows, estimates, strict=True):
+                row["estimate"] = estimate
+            most = settings.removed or (_LARGEST if len(rows) > _MANY else len(rows))
+            numbers = sorted(sorted(numbers, key=estimates.__getitem__, reverse=True)[:most])
+        removed = [chosen[number] for number in numbers]
         changes = removals(answer, removed, "zero", partial(_removal, answer))
         means = head_effects(answer, removed, "mean")
-        known, last = answer.likelihoods(answer.own), text.length - 1
+        known = answer.likelihoods(answer.own)
         tokens = {
-            "query": range(last, last + len(known)),
-            "query_token": answer.item.tokens["encoder"][last:],
+            "query": answer.positions,
+            "query_token": answer.item.tokens["encoder"][-len(known) :],
             "token": self.lens.reader.names(answer.following),
             "log_probability": known,
         }
         parts: dict[str, list[Any]] = {name: [] for name in Influence.schema}
         for number, (change, gains), mean in zip(numbers, changes, means, strict=True):
-            place = Place(part, *self.chosen[number]).row
-            heads[number] |= {**change, "effect_of_mean": mean}
+            place = places[number]
+            rows[number] |= {**change, "effect_of_mean": mean}
             if answer.following:
-                parts["answer_tokens"].append({**place, **tokens, "log_change": gains})
+                parts["answer_tokens"].append({**place.row, **tokens, "log_change": gains})
             if settings.queries is not None:
-                keys = self._keys(answer, Place(0, *self.chosen[number]))
-                parts["hidden_keys"].append([{**place, **row} for row in keys])
+                parts["hidden_keys"].append([*self._keys(answer, place)])
         if settings.without:
-            ids, segments = text.tensors["input_ids"].tolist(), self._segments(text, part)
-            likely, following = known.exp().tolist(), answer.following
-            found = without_segments(self.lens, part, ids, segments, following, likely)
+            spelling = Spelling.of(item, "encoder", item.tokens["encoder"])
+            segments = [TEMPLATE] * item.length
+            for name, words in map(read_segment, settings.without):
+                for key in segment_keys(words, spelling, part):
+                    segments[key] = name
+            ids, likely = item.tensors["input_ids"].tolist(), known.exp().tolist()
+            found = without_segments(self.lens, part, ids, segments, answer.following, likely)
             parts["without"].append(found)
-        return Output(filled(Influence.schema, {**parts, "table": [heads]}))
+        return Output(filled(Influence.schema, {**parts, "table": [rows]}))
 
     def _answer(self, item: Item, text: int) -> Answer:
         """Return the outcome on a text: that of the likeliest form of a given answer, or what is asked for."""
-        outcome: Any = self.settings.outcome
-        if self._decisions:
-            meant = [self._decided(item, ids) for ids in self._decisions]
-            return max(meant, key=lambda one: float(one.likelihoods(one.own).sum()))
-        if self.settings.answer is None:
-            return Answer(self.lens, item, outcome)
-        return asked_answer(self.lens, item, self.settings, item.tokens, text)
-
-    def _segments(self, item: Item, text: int) -> list[str]:
-        """Return the segment of each token of a text that is taken out; what is in none stays."""
-        spelling = Spelling.of(item, "encoder", item.tokens["encoder"])
-        segments = [TEMPLATE] * item.length
-        for name, place in map(read_segment, self.settings.without):
-            for key in segment_keys(place, spelling, text):
-                segments[key] = name
-        return segments
-
-    def _decided(self, item: Item, ids: Sequence[int]) -> Answer:
-        """Return the predictions of an answer's tokens after a text."""
-        longer, last = followed(self.lens, item, ids[:-1]), item.length - 1
-        return Answer(self.lens, longer, "prediction", range(last, last + len(ids)), ids)
+        lens = self.lens
+        settings: Any = self.settings
+        if settings.answer is not None:
+            return asked_answer(lens, item, settings, item.tokens, text)
+        if settings.decision is None:
+            return Answer(lens, item, settings.outcome)
+        last = item.length - 1
+        meant = [
+            Answer(
+                lens,
+                followed(lens, item, ids[:-1]),
+                settings.outcome,
+                range(last, last + len(ids)),
+                ids,
+            )
+            for ids in self.decisions
+        ]
+        return max(meant, key=lambda one: float(one.likelihoods(one.own).sum()))
 
     def _keys(self, answer: Answer, place: Place) -> Iterator[Row]:
         """Yield the effect of each key with a weight in the rows that were named."""
         heads = TextHeads(self.lens, [answer.item])
-        head = heads.read(place)
-        tokens = heads.tokens(head, place.text)
-        side = sides(head.kind, answer.item.tokens)
-        for query in heads.requested(place, self.settings.queries):
+        only = replace(place, text=0)
+        head = heads.read(only)
+        tokens, side = heads.tokens(head, 0), sides(head.kind, answer.item.tokens)
+        for query in heads.requested(only, self.settings.queries):
             row = head.attention[query]
             shares = norm_share(row[None], head.at(query))[0].tolist()
             for key in row.nonzero()[:, 0].tolist():
-                others = row.index_fill(0, torch.tensor([key]), 0.0)
+                others = row.clone()
+                others[key] = 0.0
                 left, change = float(others.sum()), {}
                 if left:
-                    hidden: Replacements = {head.address: Rows([query], others[None] / left)}
-                    change, _ = _removal(answer, answer.given(hidden), answer.own)
+                    hidden = answer.given({head.address: Rows([query], others[None] / left)})
+                    change, _ = _removal(answer, hidden, answer.own)
                 yield {
+                    **place.row,
                     "query": query,
                     "query_token": tokens[side.query][query],
                     "key": key,

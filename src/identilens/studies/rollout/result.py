@@ -64,7 +64,7 @@ In {certified} of {rows:row} the largest token is so in every alternative.
 """
 _TILES = """\
 {share:.1%} | of the values are determined: no alternative moves them by more than a tenth
-{certified_share:.1%} | of the queries have a certified largest token
+{certified} of {rows} | queries have a certified largest token
 """
 _TEXT = """\
 Every line is the rollout of one query, in percent. A value is determined if every choice of maps that leaves the \
@@ -205,8 +205,7 @@ class Rollouts(Result):
             width=table.select(_WIDTH.mean()).item(),
             share=table.select(_FIXED.mean()).item(),
             rows=len(certified) or None,
-            certified=int(certified.sum()),
-            certified_share=certified.mean(),
+            certified=certified.sum(),
             moved=self.witnesses["moved"].max(),
             normed=normed_heads(self.provenance["model"]),
         )
@@ -217,18 +216,14 @@ class Rollouts(Result):
 
     def page_lines(self, most: int = _LINES) -> list[TokenLine]:
         """Return more rows as lines of tokens, for a page."""
-        lines, percent = [], (100 * pl.col("value")).round(1)
         note = pl.format("{}, between {} and {}", pl.col("value").round(4), *ends(4))
-        for row in self.table.with_columns(_NAME).partition_by(_PLACE, maintain_order=True)[:most]:
-            lines.append(
-                marked_line(
-                    row["row"][0],
-                    row.with_columns(mark=_STATE, value=pl.format("{}", percent), note=note),
-                    _MARKS,
-                    dict.fromkeys(_MARKS, ""),
-                )
-            )
-        return lines
+        percent = pl.format("{}", (100 * pl.col("value")).round(1))
+        rows = self.table.with_columns(_NAME, mark=_STATE, value=percent, note=note)
+        legend = dict.fromkeys(_MARKS, "")
+        return [
+            marked_line(row["row"][0], row, _MARKS, legend)
+            for row in rows.partition_by(_PLACE, maintain_order=True)[:most]
+        ]
 
     def bars(self) -> pl.DataFrame:
         """Return the largest values of as many rows as a page contains, in the order of the text."""
@@ -241,18 +236,18 @@ class Rollouts(Result):
         maps = []
         targets = self.witnesses.select("text", "target", "token").unique(maintain_order=True)
         for text, target, token in targets.iter_rows():
-            raw, *ends = (
+            raw, least, most = (
                 end_maps(self.matrices, text, one) for one in ("raw", f"lo{target}", f"hi{target}")
             )
             [names] = self.tokens[text].values()
             for head, own in raw.items():
-                layers = {"raw": own, "least": ends[0][head], "most": ends[1][head]}
+                layers = {"raw": own, "least": least[head], "most": most[head]}
+                interest = float((most[head] - least[head]).abs().sum())
                 choices = {
                     "text": text,
                     "layer": head[0],
                     "head": head[1],
                     "target": f"{target} {token}",
                 }
-                interest = float((layers["most"] - layers["least"]).abs().sum())
                 maps.append(TokenMap(choices, layers, names, names, interest=interest))
         return maps

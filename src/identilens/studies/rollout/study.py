@@ -1,6 +1,6 @@
 """What attention rollout may be while every head's output stays the same."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -15,16 +15,21 @@ from identilens.linalg.memory import wide
 from identilens.measures.attention.row_programs import ORDER_MARGIN
 from identilens.measures.mixing.bounds import HeadRows, RolloutBounds, rollout_bounds
 from identilens.measures.mixing.rollout import attention_rollout
-from identilens.models.heads import CapturedLayer
+from identilens.models.heads import Head
 from identilens.models.lens import Lens
 from identilens.models.rollouts import require_attention_alone, self_attention
-from identilens.models.sequences import names_at, sides
-from identilens.models.substitution import Replacements
-from identilens.runs.matrices import MatrixKey
+from identilens.models.substitution import Address, Replacements
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
-from identilens.studies.heads import TextStudy, asked_places, check_asked, filled
-from identilens.studies.rollout.result import Rollouts, end_maps
+from identilens.studies.heads import (
+    Place,
+    TextHeads,
+    TextStudy,
+    asked_places,
+    check_asked,
+    filled,
+)
+from identilens.studies.rollout.result import Rollouts
 from identilens.studies.rollout.settings import RolloutSettings
 
 
@@ -66,7 +71,6 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
     """
 
     name = "rollout"
-    unit = "layers"
     settings_type = RolloutSettings
     result_type = Rollouts
 
@@ -74,89 +78,90 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
         super().__init__(lens, texts, settings)
         sites = lens.sites(self.items[0])
         require_attention_alone(lens)
-        if any(site.kind != sites[0].kind or site.kind == "cross" for site in sites):
-            raise _several_stacks(type(lens.model).__name__)
+        if {site.kind for site in sites} not in ({"encoder"}, {"decoder"}):
+            raise _several_stacks(lens)
         check_asked(self.items, settings.targets)
         self.tolerances = settings.read_tolerances(lens.dtype)
-        self.layers = len(sites)
-
-    def sizes(self) -> Sequence[int]:
-        """Return the layers to go through for each text."""
-        return [self.layers * len(self.tolerances)] * len(self.items)
 
     def run(self, part: int) -> Output:
         """Return the bounds of one text."""
-        layers, heads = self_attention(self.lens, self.items[part]), []
-        for layer in layers:
-            own = [*layer.heads]
-            for head in own:
-                head.refuse_sink()
-            heads.append([HeadRows(one.attention, one.projected, one.visible) for one in own])
-        text = self._text(part, layers, heads)
+        settings = self.settings
+        layers = [[*layer.heads] for layer in self_attention(self.lens, self.items[part])]
+        every = [head for layer in layers for head in layer]
+        for head in every:
+            head.refuse_sink()
+        heads = [
+            [HeadRows(head.attention, head.projected, head.visible) for head in layer]
+            for layer in layers
+        ]
+        maps = [torch.stack([rows.weights for rows in layer]).mean(0) for layer in heads]
+        n = len(maps[0])
+        if any(one.shape != (n, n) for one in maps):
+            raise _several_stacks(self.lens)
+        tokens = TextHeads(self.lens, self.items).tokens(layers[0][0], part)
+        [names] = tokens.values()
+        queries, targets = (
+            list(range(n)) if asked is None else asked_places(names, asked)
+            for asked in (settings.queries, settings.targets)
+        )
+        # Equal weights reach every token that a query can see.
+        equal = torch.ones_like(maps[0])
+        alike = [equal if one.visible is None else one.visible.to(equal) for one, *_ in heads]
+        values, reach = (attention_rollout(torch.stack(one))[-1][queries] for one in (maps, alike))
+        text = _Text(names, queries, targets, values, reach > 0)
         tables: dict[str, list[Any]] = {name: [] for name in Rollouts.schema}
         matrices = {}
         # Nothing is asked of a text without the tokens that were named.
-        for number, tolerance in enumerate(
-            self.tolerances if text.queries and text.targets else ()
-        ):
-            before = self.layers * number
+        for tolerance in self.tolerances if queries and targets else ():
             found = rollout_bounds(
                 heads,
-                torch.eye(len(text.names)).double()[text.targets],
-                queries=text.queries,
+                torch.eye(n).to(equal)[targets],
+                queries=queries,
                 tolerance=tolerance.size,
-                witnesses=self.settings.witnesses,
-                step=lambda done, before=before: self.tell(f"text {part}", before + done),
+                witnesses=settings.witnesses,
+                step=lambda done: self.tell(f"text {part}, {done} of {len(layers)} layers"),
             )
-            for name, frame in text.tables(tolerance.name, found).items():
-                tables[name].append(frame)
-            if self.settings.witnesses and not matrices:
-                matrices = _matrices(text, layers, heads, found)
-                tables["witnesses"].append(self._put_back(text, tolerance.name, matrices))
-        tokens = {part: {text.sequence: text.names}} if matrices else {}
-        return Output(filled(Rollouts.schema, tables), matrices, tokens)
+            frames = text.tables(found)
+            if settings.witnesses and not matrices:
+                moved, matrices = self._put_back(part, every, text, found)
+                frames["witnesses"] = pl.DataFrame(moved)
+            at = {"text": pl.lit(part), "tolerance": pl.lit(tolerance.name)}
+            for name, frame in frames.items():
+                tables[name].append(frame.with_columns(**at))
+        return Output(filled(Rollouts.schema, tables), matrices, {part: tokens} if matrices else {})
 
-    def _text(
-        self, part: int, layers: Sequence[CapturedLayer], heads: Sequence[Sequence[HeadRows]]
-    ) -> "_Text":
-        item, kind = self.items[part], layers[0].site.kind
-        sequence, n = sides(kind, item.tokens).query, layers[0].queries.shape[1]
-        names = names_at(item.tokens, sequence, n, self.lens.model.config)
-        queries, targets = (
-            list(range(n)) if asked is None else asked_places(names, asked)
-            for asked in (self.settings.queries, self.settings.targets)
-        )
-        maps = [torch.stack([one.weights for one in layer]).mean(0) for layer in heads]
-        if any(one.shape != (n, n) for one in maps):
-            raise _several_stacks(type(self.lens.model).__name__)
-        values = attention_rollout(torch.stack(maps))[-1][queries]
-        reach = torch.eye(n, dtype=torch.bool, device=values.device)
-        for layer in layers:
-            seen = torch.ones_like(reach) if layer.visible is None else layer.visible
-            reach |= (seen.float() @ reach.float()) > 0
-        return _Text(part, sequence, names, queries, targets, values, reach[queries])
-
-    def _put_back(self, text: "_Text", tolerance: str, matrices: Mapping[str, Tensor]) -> list[Row]:
-        """Return how far hidden states move when the maps of each end are put into the model."""
+    def _put_back(
+        self, part: int, heads: Sequence[Head], text: "_Text", found: RolloutBounds
+    ) -> tuple[list[Row], dict[str, Tensor]]:
+        """Return how far hidden states move when maps that reach an end are put into the model; all maps by name."""
 
         def states(maps: Replacements) -> Float[Tensor, "layer number"]:
-            run = self.lens.substitute(maps, self.items[text.number])
-            return wide(run.hidden_states[text.sequence].flatten(1))
+            [states] = self.lens.substitute(maps, self.items[part]).hidden_states.values()
+            return wide(states.flatten(1))
 
+        places = [Place(part, head.site, head.head) for head in heads]
+        matrices = {
+            place.key("raw"): head.attention for place, head in zip(places, heads, strict=True)
+        }
         plain, rows = states({}), []
-        for target, end in product(text.targets, ("lo", "hi")):
-            change = states(end_maps(matrices, text.number, f"{end}{target}")) - plain
+        ends = ("lo", found.least_maps or ()), ("hi", found.greatest_maps or ())
+        for (number, target), (end, reached) in product(enumerate(text.targets), ends):
+            replaced: dict[Address, Any] = {}
+            maps = [one.clone() for layer in reached for one in layer[number]]
+            for place, head, one in zip(places, heads, maps, strict=True):
+                replaced[head.address] = matrices[place.key(f"{end}{target}")] = one
+            change = states(replaced) - plain
             moved = float((change.norm(dim=1) / plain.norm(dim=1)).max())
-            at = {"text": text.number, "tolerance": tolerance, "target": target}
-            rows.append({**at, "token": text.names[target], "end": end, "moved": moved})
-        return rows
+            token = text.names[target]
+            rows.append({"target": target, "token": token, "end": end, "moved": moved})
+        return rows, matrices
 
 
-def _several_stacks(model: str) -> UnsupportedModelError:
+def _several_stacks(lens: Lens) -> UnsupportedModelError:
     return UnsupportedModelError(
-        f"rollout multiplies maps of one sequence onto itself, and {model} has layers whose keys are of another "
-        "sequence or a shortened one, or several stacks of layers. Choose a model with one stack, or certify its heads "
-        "one at a time."
+        f"rollout multiplies maps of one sequence onto itself, and {type(lens.model).__name__} has layers whose keys "
+        "are of another sequence or a shortened one, or several stacks of layers. Choose a model with one stack, or "
+        "certify its heads one at a time."
     )
 
 
@@ -165,73 +170,48 @@ rollout = study_function(RolloutStudy, "rollout")
 
 @dataclass(frozen=True)
 class _Text:
-    """A text, what is asked of it, the rollout of its queries, and which tokens can reach each of them."""
+    """What is asked of a text, the rollout of its queries, and which tokens can reach each of them."""
 
-    number: int
-    sequence: str
     names: Sequence[str]
     queries: list[int]
     targets: list[int]
     values: Float[Tensor, "query input"]
     seen: Bool[Tensor, "query input"]
 
-    def tables(self, tolerance: str, found: RolloutBounds) -> dict[str, pl.DataFrame]:
+    def tables(self, found: RolloutBounds) -> dict[str, pl.DataFrame]:
         """Return the rows of the tables ``table`` and ``rows`` at one tolerance.
 
         Ranks are those among the tokens that a query can see.
         """
-        seen, values, counts = self.seen, self.values, self.seen.sum(1)
-        largest = values.argmax(1)
-        at = {
-            "text": self.number,
-            "query": self.queries,
-            "query_token": [self.names[query] for query in self.queries],
-            "tolerance": tolerance,
-        }
-        whole = {
-            "tokens": counts.tolist(),
-            "largest": largest.tolist(),
-            "token": [self.names[token] for token in largest.tolist()],
-            "gap": found.gap,
-        }
-        higher = values[:, None] > values[:, self.targets, None]
+        values, lo, hi = self.values, found.lo.mT, found.hi.mT
+        largest, names = values.argmax(1).tolist(), pl.Series(self.names)
+        counts, of_targets = self.seen.sum(1), (slice(None), self.targets)
+        # A token that a query cannot see has the value 0, and none has less.
+        higher = values[:, None] > values[of_targets][:, :, None]
         columns = {
-            "seen": seen[:, self.targets],
+            "seen": self.seen[of_targets],
             "value": found.value.mT,
-            "lo": found.lo.mT,
-            "hi": found.hi.mT,
-            "rank": 1 + (higher & seen[:, None]).sum(2),
+            "lo": lo,
+            "hi": hi,
+            "rank": 1 + higher.sum(2),
+        }
+        rows = {
+            "query": self.queries,
+            "query_token": names[self.queries],
+            "tokens": counts.tolist(),
+            "largest": largest,
+            "token": names[largest],
+            "gap": found.gap,
         }
         if len(self.targets) == len(self.names):
             # Which token is above which in every alternative.
-            above = found.lo.mT[:, :, None] > found.hi.mT[:, None] + ORDER_MARGIN
-            below = (above & seen[:, None]).sum(2)
-            columns["highest_rank"] = 1 + (above & seen[:, :, None]).sum(1)
+            above = lo[:, :, None] > hi[:, None] + ORDER_MARGIN
+            below = (above & self.seen[:, None]).sum(2)
+            columns["highest_rank"] = 1 + above.sum(1)
             columns["lowest_rank"] = counts[:, None] - below
-            first = below.gather(1, largest[:, None])[:, 0] == counts - 1
-            whole["certified"] = first.tolist()
-        lists = {name: column.tolist() for name, column in columns.items()}
-        lists["target"] = [self.targets] * len(self.queries)
-        lists["token"] = [[self.names[target] for target in self.targets]] * len(self.queries)
-        table = pl.DataFrame({**at, **lists}).explode(*lists).filter("seen")
-        return {"table": table, "rows": pl.DataFrame({**at, **whole})}
-
-
-def _matrices(
-    text: _Text,
-    layers: Sequence[CapturedLayer],
-    heads: Sequence[Sequence[HeadRows]],
-    found: RolloutBounds,
-) -> dict[str, Tensor]:
-    """Return the maps of the model, and those that reach the ends of each target, by name."""
-    kept = {}
-    ends = found.least_maps or (), found.greatest_maps or ()
-    for layer, own, *maps in zip(layers, heads, *ends, strict=True):
-        site = layer.site
-        for number, head in enumerate(own):
-            key = MatrixKey(text.number, site.layer, number, site.kind, "raw")
-            kept[str(key)] = head.weights
-            for end, (at, target) in product((0, 1), enumerate(text.targets)):
-                name = f"{('lo', 'hi')[end]}{target}"
-                kept[str(key.named(name))] = maps[end][at, number].clone()
-    return kept
+            rows["certified"] = (columns["lowest_rank"] == 1).any(1).tolist()
+        by_query = pl.DataFrame(rows)
+        of = pl.DataFrame({"target": self.targets, "token": names[self.targets]})
+        cells = [pl.Series(name, one.flatten().tolist()) for name, one in columns.items()]
+        table = by_query.select("query", "query_token").join(of, how="cross")
+        return {"table": table.with_columns(cells).filter("seen"), "rows": by_query}
