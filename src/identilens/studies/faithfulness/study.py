@@ -226,7 +226,7 @@ def row_scores(
     for row, query in enumerate(drawn.queries):
         seen = drawn.seen[row]
         scores = {name: weights[row, seen].cpu() for name, weights in explained.items()}
-        sizes = [size for size in sorted(settings.groups) if size < seen.sum()]
+        sizes = [size for size in sorted({*settings.groups}) if size < seen.sum()]
         for intervention in settings.interventions:
             removal = partial(removed, drawn, row, intervention)
             for table in evaluate(removal, scores, drawn.floor, sizes, settings, drawn.generator):
