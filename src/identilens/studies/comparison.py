@@ -44,19 +44,15 @@ def compare(*results: Result) -> pl.DataFrame:
     columns = results[0].schema["table"]
     measures = [name for name, kind in columns.items() if kind.is_float()]
     places = [name for name in _PLACES if name in columns]
-    names = [str(one.provenance["model"].get("name")) for one in results]
-    first, texts = _by_text(results[0], places, measures), results[0].provenance["texts"]
-    frames = []
-    for number, (name, result) in enumerate(zip(names, results, strict=True)):
-        run = f"{name} ({names[: number + 1].count(name)})" if names.count(name) > 1 else name
-        values = _by_text(result, places, measures)
-        means = values.group_by("measure", maintain_order=True).agg(
-            pl.col("value").mean().alias("mean")
-        )
+    every = [_by_text(one, places, measures) for one in results]
+    texts, frames = results[0].provenance["texts"], []
+    for number, (result, values) in enumerate(zip(results, every, strict=True)):
+        means = values.group_by("measure", maintain_order=True).agg(mean=pl.col("value").mean())
         if number:
             paired = result.provenance["texts"] == texts
-            differences = _differences(first, values, places, paired=paired)
+            differences = _differences(every[0], values, places, paired=paired)
             means = means.join(differences, on="measure", how="left", maintain_order="left")
+        run = f"{result.provenance['model'].get('name')} ({number + 1})"
         frames.append(means.with_columns(run=pl.lit(run)))
     return shaped(_COLUMNS, frames)
 

@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 
 from identilens.errors import SettingError
 from identilens.runs.settings import LIST, NonNegative, Numbers, Positive
-from identilens.studies.settings import KindSettings
+from identilens.studies.settings import HeadSettings
 
 Intervention = Literal["zero", "renormalise"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FaithfulnessSettings(KindSettings):
+class FaithfulnessSettings(HeadSettings):
     """What is explained, and the tests of its explanations.
 
     Attributes:

@@ -1,7 +1,6 @@
 """What happens to a model's answer when a head, or one key of one row, is removed."""
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from identilens.measures.attention.influence import norm_share
 from identilens.models.chats import TEMPLATE
 from identilens.models.continuations import answer_ids, followed
 from identilens.models.inputs import Item
-from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import sides
@@ -21,15 +19,14 @@ from identilens.models.spelling import Spelling
 from identilens.models.substitution import Replacements, Rows
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
-from identilens.studies.heads import Place, TextHeads, TextStudy, check_asked, filled
+from identilens.studies.heads import Place, TextStudy, check_asked, filled
 from identilens.studies.influence.result import Influence
 from identilens.studies.influence.settings import InfluenceSettings
 from identilens.studies.outcomes import (
     asked_answer,
     head_effects,
     head_estimates,
-    positions,
-    removals,
+    mean_change,
     without_segments,
 )
 
@@ -73,8 +70,8 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         if settings.decision and lens.tokenizer is not None and lens.model.can_generate():
             self._decisions = answer_ids(lens, settings.decision)
         super().__init__(lens, texts, settings)
+        self.choose_heads()
         sites = lens.sites(self.items[0])
-        self.chosen = list(chosen_heads(sites, settings.layers, settings.heads, settings.kind))
         if settings.decision is not None and (
             not self._decisions or any(site.kind != "decoder" for site in sites)
         ):
@@ -104,7 +101,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             most = settings.removed or (_LARGEST if len(heads) > _MANY else len(heads))
             numbers = sorted(sorted(numbers, key=lambda one: -estimates[one])[:most])
         removed = [self.chosen[number] for number in numbers]
-        changes = removals(answer, removed, "zero", partial(_removal, answer))
+        changes = head_effects(answer, removed, measure=_removal)
         means = head_effects(answer, removed, "mean")
         known, last = answer.likelihoods(answer.own), text.length - 1
         tokens = {
@@ -120,13 +117,13 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             if answer.following:
                 parts["answer_tokens"].append({**place, **tokens, "log_change": gains})
             if settings.queries is not None:
-                keys = self._keys(answer, Place(0, *self.chosen[number]))
+                keys = self._keys(answer, Place(part, *self.chosen[number]))
                 parts["hidden_keys"].append([{**place, **row} for row in keys])
         if settings.without:
-            ids, segments = text.tensors["input_ids"].tolist(), self._segments(text, part)
-            likely, following = known.exp().tolist(), answer.following
-            found = without_segments(self.lens, part, ids, segments, following, likely)
-            parts["without"].append(found)
+            ids = [*text.tensors["input_ids"].tolist(), *answer.following]
+            segments = self._segments(text, part, len(ids))
+            likely = known.exp().tolist()
+            parts["without"].append(without_segments(self.lens, part, ids, segments, likely))
         return Output(filled(Influence.schema, {**parts, "table": [heads]}))
 
     def _answer(self, item: Item, text: int) -> Answer:
@@ -139,10 +136,10 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             return Answer(self.lens, item, outcome)
         return asked_answer(self.lens, item, self.settings, item.tokens, text)
 
-    def _segments(self, item: Item, text: int) -> list[str]:
-        """Return the segment of each token of a text that is taken out; what is in none stays."""
+    def _segments(self, item: Item, text: int, count: int) -> list[str]:
+        """Return the segment of each of the first tokens of a text and its answer; what is in none stays."""
         spelling = Spelling.of(item, "encoder", item.tokens["encoder"])
-        segments = [TEMPLATE] * item.length
+        segments = [TEMPLATE] * count
         for name, place in map(read_segment, self.settings.without):
             for key in segment_keys(place, spelling, text):
                 segments[key] = name
@@ -155,11 +152,10 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
 
     def _keys(self, answer: Answer, place: Place) -> Iterator[Row]:
         """Yield the effect of each key with a weight in the rows that were named."""
-        heads = TextHeads(self.lens, [answer.item])
-        head = heads.read(place)
-        tokens = heads.tokens(head, place.text)
-        side = sides(head.kind, answer.item.tokens)
-        for query in heads.requested(place, self.settings.queries):
+        item = answer.item
+        head = self.read(item, place)
+        tokens, side = self.tokens(item, head), sides(head.kind, item.tokens)
+        for query in self.requested(item, place, self.settings.queries):
             row = head.attention[query]
             shares = norm_share(row[None], head.at(query))[0].tolist()
             for key in row.nonzero()[:, 0].tolist():
@@ -183,7 +179,7 @@ def _removal(answer: Answer, after: Tensor, before: Tensor) -> tuple[Row, Tensor
     """Return the change of an outcome, and that of the log probability of each token of an answer, if one is given."""
     gains = answer.likelihoods(after) - answer.likelihoods(before)
     change = {
-        "effect": answer.between(after, before) / positions(answer),
+        "effect": mean_change(answer, after, before),
         "log_change": float(gains.sum()) if answer.following else None,
     }
     return change, gains

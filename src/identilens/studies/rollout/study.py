@@ -123,8 +123,7 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
         sequence, n = sides(kind, item.tokens).query, layers[0].queries.shape[1]
         names = names_at(item.tokens, sequence, n, self.lens.model.config)
         queries, targets = (
-            list(range(n)) if asked is None else asked_places(names, asked)
-            for asked in (self.settings.queries, self.settings.targets)
+            asked_places(names, asked) for asked in (self.settings.queries, self.settings.targets)
         )
         maps = [torch.stack([one.weights for one in layer]).mean(0) for layer in heads]
         if any(one.shape != (n, n) for one in maps):
