@@ -6,15 +6,9 @@ import polars as pl
 
 from identilens.errors import InputError
 from identilens.runs.result import Result
-from identilens.runs.tables import decimals, integers
-from identilens.studies.heads import shaped
 
 _PLACES = ("kind", "layer", "head", "alternative", "state", "setting")
-_COLUMNS = {
-    **dict.fromkeys(("run", "measure"), pl.String),
-    **decimals("mean", "difference", "error"),
-    **integers("places"),
-}
+_COLUMNS = "run", "measure", "mean", "difference", "error", "places"
 
 
 def compare(*results: Result) -> pl.DataFrame:
@@ -54,7 +48,7 @@ def compare(*results: Result) -> pl.DataFrame:
             means = means.join(differences, on="measure", how="left", maintain_order="left")
         run = f"{result.provenance['model'].get('name')} ({number + 1})"
         frames.append(means.with_columns(run=pl.lit(run)))
-    return shaped(_COLUMNS, frames)
+    return pl.concat(frames, how="diagonal").select(_COLUMNS)
 
 
 def _by_text(result: Result, places: Sequence[str], measures: Sequence[str]) -> pl.DataFrame:

@@ -12,9 +12,6 @@ from identilens.errors import InputError
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 
-_LOOKED_AT = 32
-"""Texts of a list that are looked at for the name of a file."""
-
 _KEPT = 256
 """Items that stay in memory: those of the part that is worked on."""
 
@@ -66,7 +63,7 @@ def read_items(lens: Lens, texts: Any, max_length: int | None) -> Items:
         InputError: For texts that cannot be used, and for the name of a file in place of its text.
     """
     given = texts if type(texts) is list else [texts]
-    for text in given[:_LOOKED_AT]:
+    for text in given:
         if isinstance(text, str) and _is_file(text):
             raise InputError(
                 f"{text!r} is the name of a file, not a text. Read its texts with identilens.read_texts({text!r}) "

@@ -14,7 +14,7 @@ from identilens.measures.attention.detectors import PATTERNS
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
-from identilens.models.sequences import names_at, sides
+from identilens.models.sequences import sides
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Tables
 from identilens.studies.certify.rows import Functionals, proven_rows
@@ -111,8 +111,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
 
     def _drawn(self, part: int, item: Item, head: Head) -> Mapping[int, Functionals]:
         """Return the patterns of each row that is drawn for one; heads of a layer have the same."""
-        side = sides(head.kind, item.tokens).query
-        names = names_at(item.tokens, side, len(head.queries), self.lens.model.config)
+        names = self.tokens(item, head)[sides(head.kind, item.tokens).query]
         place = self.settings.seed, part, head.layer, head.kind
         rows = [
             functionals_of(self.patterns, ClaimRow(head, query, names, part))
