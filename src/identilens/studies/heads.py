@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import polars as pl
@@ -19,7 +20,7 @@ from identilens.runs.provenance import Identity
 from identilens.runs.settings import parse_numbers
 from identilens.runs.study import R, S, Study
 from identilens.runs.tables import Columns, Row, Tables
-from identilens.studies.items import Items, read_items
+from identilens.studies.items import Items
 
 
 @dataclass(frozen=True)
@@ -51,19 +52,14 @@ class LensStudy(Study[S, R]):
 
 
 class TextStudy(LensStudy[S, R]):
-    """A study of whole texts: each text is a part.
-
-    Attributes:
-        chosen: The heads that it looks at on each text, once `choose_heads` was called.
-    """
+    """A study of whole texts: each text is a part."""
 
     items: Items
-    chosen: Sequence[tuple[Site, int]]
 
     def __init__(self, lens: Lens, texts: Any, settings: S) -> None:
         super().__init__(settings)
         options: Any = settings
-        self.lens, self.items = lens, read_items(lens, texts, options.max_length)
+        self.lens, self.items = lens, Items(lens, texts, options.max_length)
         self.parts = self.items
         self.check_rows()
 
@@ -75,16 +71,17 @@ class TextStudy(LensStudy[S, R]):
         """Return the model and the texts."""
         return Identity(self.lens.facts, self.items.digests)
 
-    def choose_heads(self) -> None:
-        """Choose the heads that settings name, of one kind of attention or of every one that the model has.
+    @cached_property
+    def chosen(self) -> Sequence[tuple[Site, int]]:
+        """The heads that settings name, of one kind of attention or of every one that the model has.
 
         Raises:
             InputError: If the model lacks one of them.
             UnsupportedModelError: If the model's attention cannot be captured faithfully.
         """
-        sites, options = self.lens.sites(self.items[0]), vars(self.settings)
+        sites, settings = self.lens.sites(self.items[0]), self.settings
         names = "layers", "heads", "kind"
-        self.chosen = list(chosen_heads(sites, *(options[name] for name in names)))
+        return list(chosen_heads(sites, *(getattr(settings, name) for name in names)))
 
     def places(self, text: int) -> list[Place]:
         """Return the chosen heads on a text."""
@@ -137,7 +134,7 @@ def check_asked(items: Sequence[Item], asked: Sequence[int | str] | None) -> Non
     for one in asked or ():
         names = [own for item in items for own in item.tokens.values()]
         # An image's positions show only in the model.
-        if names and not any(asked_places(own, [one]) for own in names):
+        if names and not any(_places(own, one) for own in names):
             named_places(names[0], one, 0)  # says what there is
 
 
@@ -181,10 +178,9 @@ def _places(names: Sequence[str], requested: int | str) -> list[int]:
         for match in re.finditer(start + run + end, text):
             first = text.count("\0", 0, match.start())
             places.update(range(first, first + match[0].count("\0")))
-    with suppress(ValueError):
+    with suppress(ValueError, IndexError):
         numbers = [] if places else parse_numbers(str(requested))
-        if all(-len(names) <= one < len(names) for one in numbers):
-            places.update(one % len(names) for one in numbers)
+        places.update([range(len(names))[one] for one in numbers])
     return sorted(places)
 
 

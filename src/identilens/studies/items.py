@@ -21,20 +21,29 @@ class Items(Sequence[Item]):
 
     Args:
         lens: The model.
-        entries: The texts, as `InputReader.entries` returns them.
+        texts: The texts; see `Lens.capture`.
         max_length: Number of tokens to which they are cut.
 
     Attributes:
-        entries: The texts.
+        entries: The texts, one by one.
         lengths: Number of positions of each.
         names: All tokens that occur.
         digests: The sha256 of all that the model reads of each text.
 
     Raises:
-        InputError: For a text that cannot be used, such as one that is longer than the model reads.
+        InputError: For a text that cannot be used, such as one that is longer than the model reads, and for the name of
+            a file in place of its text.
     """
 
-    def __init__(self, lens: Lens, entries: Sequence[Any], max_length: int | None) -> None:
+    def __init__(self, lens: Lens, texts: Any, max_length: int | None) -> None:
+        for text in texts if type(texts) is list else [texts]:
+            if isinstance(text, str) and _is_file(text):
+                raise InputError(
+                    f"{text!r} is the name of a file, not a text. Read its texts with identilens.read_texts({text!r}) "
+                    f"(--file {text}); to use the name as a text, put a space before it."
+                )
+        entries = lens.reader.entries(texts, max_length)
+
         @lru_cache(_KEPT)
         def read(number: int) -> Item:
             return lens.reader.read_one(entries[number], number, max_length)
@@ -54,22 +63,6 @@ class Items(Sequence[Item]):
     def __getitem__(self, index: int | slice) -> Any:
         numbers: Any = range(len(self))[index]
         return [*map(self._read, numbers)] if isinstance(index, slice) else self._read(numbers)
-
-
-def read_items(lens: Lens, texts: Any, max_length: int | None) -> Items:
-    """Return the items of texts.
-
-    Raises:
-        InputError: For texts that cannot be used, and for the name of a file in place of its text.
-    """
-    given = texts if type(texts) is list else [texts]
-    for text in given:
-        if isinstance(text, str) and _is_file(text):
-            raise InputError(
-                f"{text!r} is the name of a file, not a text. Read its texts with identilens.read_texts({text!r}) "
-                f"(--file {text}); to use the name as a text, put a space before it."
-            )
-    return Items(lens, lens.reader.entries(texts, max_length), max_length)
 
 
 def _is_file(text: str) -> bool:

@@ -49,7 +49,7 @@ ROUNDING = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2**-24, "float64": 
 """Unit roundoff of a precision: the relative error of a number that is rounded to it."""
 
 
-DEFAULTS: dict[str, tuple[str, ...]] = {
+DEFAULTS = {
     "head": ("bfloat16", "0"),
     "layer": ("bfloat16", "1%"),
     "states": ("1%",),

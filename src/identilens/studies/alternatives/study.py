@@ -77,7 +77,6 @@ class AlternativeStudy(TextStudy[AlternativeSettings, Alternatives]):
 
     def __init__(self, lens: Lens, texts: Any, settings: AlternativeSettings) -> None:
         super().__init__(lens, texts, settings)
-        self.choose_heads()
         # Heads whose rows change together: of a text, of a layer of a text, or each by itself.
         shared = 1 if settings.together else 3 if settings.outcome == "layer" else 4
         places = [place for text in range(len(self.items)) for place in self.places(text)]

@@ -88,7 +88,6 @@ class CertifyStudy(TextStudy[CertifySettings, Certainty]):
 
     def __init__(self, lens: Lens, texts: Any, settings: CertifySettings) -> None:
         super().__init__(lens, texts, settings)
-        self.choose_heads()
         self.parts = [part for text in range(len(self.items)) for part in self._parts_of(text)]
         if not self.parts:
             raise SettingError("queries", "to be rows of the chosen heads", settings.queries)

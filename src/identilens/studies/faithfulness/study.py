@@ -83,7 +83,7 @@ class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
     def __init__(self, lens: Lens, texts: Any, settings: FaithfulnessSettings) -> None:
         super().__init__(lens, texts, settings)
         if settings.decision is None:
-            self.choose_heads()
+            self.places(0)  # names a head that the model lacks
         else:
             decide(lens, self.items[0], settings.decision)
 

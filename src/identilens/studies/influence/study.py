@@ -70,7 +70,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         if settings.decision and lens.tokenizer is not None and lens.model.can_generate():
             self._decisions = answer_ids(lens, settings.decision)
         super().__init__(lens, texts, settings)
-        self.choose_heads()
+        self.places(0)  # names a head that the model lacks
         sites = lens.sites(self.items[0])
         if settings.decision is not None and (
             not self._decisions or any(site.kind != "decoder" for site in sites)

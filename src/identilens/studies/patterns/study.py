@@ -68,7 +68,6 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         if settings.repeated:
             entries = [*self.items.entries, *lens.read(self._repeated())]
             self.items = self.parts = Items(lens, entries, settings.max_length)
-        self.choose_heads()
         places = ((site.layer, head, site.kind) for site, head in self.chosen)
         self._scored = {place for place in places if "cross" not in place}
         self.tolerances = settings.read_tolerances(lens.dtype)
