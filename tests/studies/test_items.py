@@ -14,7 +14,7 @@ from identilens.runs.provenance import Identity, provenance
 from identilens.studies.certify.settings import CertifySettings
 from identilens.studies.certify.study import CertifyStudy
 from identilens.studies.heads import lens_reference
-from identilens.studies.items import Items, read_items
+from identilens.studies.items import Items
 
 TEXTS = [ids(6), ids(5, 1), ids(7, 2)]
 
@@ -27,7 +27,7 @@ def lens():
 def test_items_are_those_of_a_list_wherever_the_texts_lie(lens):
     expected = lens.read(TEXTS)
     for texts in (TEXTS, expected):
-        items = read_items(lens, texts, None)
+        items = Items(lens, texts, None)
         assert [one.identity for one in items] == [one.identity for one in expected]
         assert (len(items), items[-1].length, [one.length for one in items[:2]]) == (3, 7, [6, 5])
         assert [*items.lengths] == [6, 5, 7]
@@ -37,7 +37,7 @@ def test_items_are_those_of_a_list_wherever_the_texts_lie(lens):
     read = [one.identity for one in expected]
     by_digest, by_string = (provenance("toy", Identity({}, one), {}) for one in (digests, read))
     assert by_digest["texts"] == by_string["texts"]
-    assert [*read_items(lens, TEXTS, 4).lengths] == [4, 4, 4]
+    assert [*Items(lens, TEXTS, 4).lengths] == [4, 4, 4]
 
 
 def test_few_items_are_in_memory(lens, monkeypatch):
@@ -59,14 +59,14 @@ def test_few_items_are_in_memory(lens, monkeypatch):
 
 def test_a_text_that_is_too_long_is_named_before_one_is_used(bundled):
     texts = ["Nobody came."] * 40
-    assert read_items(bundled, texts, None)[39].length == 5
+    assert Items(bundled, texts, None)[39].length == 5
     texts[33] = "word " * 600
     with pytest.raises(InputError, match="text 33 has 602 tokens, and the model has 512"):
-        read_items(bundled, texts, None)
-    assert read_items(bundled, texts, 20)[33].length == 20
+        Items(bundled, texts, None)
+    assert Items(bundled, texts, 20)[33].length == 20
     texts[7] = " "
     with pytest.raises(InputError, match="empty"):
-        read_items(bundled, texts, None)
+        Items(bundled, texts, None)
 
 
 def test_a_model_made_in_memory_has_no_path(lens):

@@ -6,15 +6,9 @@ import polars as pl
 
 from identilens.errors import InputError
 from identilens.runs.result import Result
-from identilens.runs.tables import decimals, integers
-from identilens.studies.heads import shaped
 
 _PLACES = ("kind", "layer", "head", "alternative", "state", "setting")
-_COLUMNS = {
-    **dict.fromkeys(("run", "measure"), pl.String),
-    **decimals("mean", "difference", "error"),
-    **integers("places"),
-}
+_COLUMNS = "run", "measure", "mean", "difference", "error", "places"
 
 
 def compare(*results: Result) -> pl.DataFrame:
@@ -44,31 +38,25 @@ def compare(*results: Result) -> pl.DataFrame:
     columns = results[0].schema["table"]
     measures = [name for name, kind in columns.items() if kind.is_float()]
     places = [name for name in _PLACES if name in columns]
+    keys, texts = [*places, "text"], results[0].provenance["texts"]
     names = [str(one.provenance["model"].get("name")) for one in results]
-    first, texts = _by_text(results[0], places, measures), results[0].provenance["texts"]
-    frames = []
-    for number, (name, result) in enumerate(zip(names, results, strict=True)):
-        run = f"{name} ({names[: number + 1].count(name)})" if names.count(name) > 1 else name
-        values = _by_text(result, places, measures)
-        means = values.group_by("measure", maintain_order=True).agg(
-            pl.col("value").mean().alias("mean")
-        )
-        if number:
+    every, frames = [], []
+    for name, result in zip(names, results, strict=True):
+        table = result.table
+        if "text" not in columns:
+            table = table.with_columns(text=pl.lit(0))
+        by_text = table.group_by(keys, maintain_order=True).agg(pl.col(measures).mean())
+        values = by_text.unpivot(measures, index=keys, variable_name="measure")
+        every.append(values.filter(pl.col("value").is_finite()))
+        means = every[-1].group_by("measure", maintain_order=True).agg(mean=pl.col("value").mean())
+        if frames:
             paired = result.provenance["texts"] == texts
-            differences = _differences(first, values, places, paired=paired)
+            differences = _differences(every[0], every[-1], places, paired=paired)
             means = means.join(differences, on="measure", how="left", maintain_order="left")
+        number = names[: len(every)].count(name)
+        run = f"{name} ({number})" if names.count(name) > 1 else name
         frames.append(means.with_columns(run=pl.lit(run)))
-    return shaped(_COLUMNS, frames)
-
-
-def _by_text(result: Result, places: Sequence[str], measures: Sequence[str]) -> pl.DataFrame:
-    """Return the mean of each measure at each place of each text, a row each."""
-    table, keys = result.table, [*places, "text"]
-    if "text" not in table.columns:
-        table = table.with_columns(text=pl.lit(0))
-    means = table.group_by(keys, maintain_order=True).agg(pl.col(measures).mean())
-    values = means.unpivot(measures, index=keys, variable_name="measure")
-    return values.filter(pl.col("value").is_finite())
+    return pl.concat(frames, how="diagonal").select(_COLUMNS)
 
 
 def _differences(
@@ -84,5 +72,5 @@ def _differences(
     by_text = values.group_by("text", "measure").agg(a.mean(), b.mean())
     errors = by_text.group_by("measure").agg(error=variance.sqrt())
     apart = by_place.drop_nulls("difference").group_by("measure")
-    means = apart.agg(pl.col("difference").mean(), places=pl.len())
+    means = apart.agg(pl.col("difference").mean(), places=pl.len().cast(pl.Int64))
     return means.join(errors, on="measure")

@@ -28,12 +28,9 @@ def drawn_rows(
 
     They depend on nothing but the seed and the place, so that a resumed run draws the same ones.
     """
-    if not count:
-        return []
     places = [_STREAM, seed, text, layer, *kind.encode()]
-    count = min(count, population)
-    drawn = np.random.default_rng(places).choice(population, size=count, replace=False)
-    return sorted(drawn.tolist())
+    random, count = np.random.default_rng(places), min(count, population)
+    return sorted(random.choice(population, size=count, replace=False).tolist())
 
 
 def mean_of_rows(
@@ -58,12 +55,11 @@ def mean_of_rows(
         most: Greatest value that it can have.
     """
     ends, value, rows = pl.col("lo", "hi"), pl.col("value"), pl.col("rows")
+    names = [*by, "functional"]
     whole = table.unique([*HEAD, "query", "functional"], keep="first", maintain_order=True)
-    means = whole.group_by([*by, "functional"], maintain_order=True).agg(
-        value.mean(), population=pl.len()
-    )
-    drawn = table.drop_nulls(["lo", "hi"]).with_columns(ends - value)
-    known = drawn.group_by([*by, "functional", "tolerance"], maintain_order=True).agg(
+    means = whole.group_by(names, maintain_order=True).agg(value.mean(), population=pl.len())
+    drawn = table.drop_nulls("lo").with_columns(ends - value)
+    known = drawn.group_by([*names, "tolerance"], maintain_order=True).agg(
         ends.mean(), ends.std().name.suffix("_error"), rows=pl.len()
     )
     left, error = 1 - rows / pl.col("population"), pl.col("lo_error", "hi_error")
@@ -74,14 +70,12 @@ def mean_of_rows(
         .then(error * (left / rows).sqrt())
         .name.keep()
     )
-    found = means.join(known, on=[*by, "functional"], how="left", maintain_order="left")
+    found = means.join(known, on=names, how="left", maintain_order="left")
     means = found.select(
-        *by,
-        "functional",
+        *names,
         "tolerance",
         "value",
-        (pl.col("lo") + value).clip(least, value),
-        (pl.col("hi") + value).clip(value, most),
+        (ends + value).clip(least, most),
         known_error,
         "rows",
         "population",

@@ -1,7 +1,8 @@
 """What must stay the same when weights change, and how nearly: the outcome and the tolerances of a certificate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import signature
 from itertools import compress, groupby
 from math import expm1, sqrt
@@ -14,7 +15,7 @@ from torch import Tensor
 
 from identilens.charts.labels import shortened
 from identilens.errors import InputError
-from identilens.linalg import FLOAT32_EPS, HeadValues, ProjectedValues, SimplexSpace, head_values
+from identilens.linalg import FLOAT32_EPS, ProjectedValues, SimplexSpace
 from identilens.linalg.memory import blocks, wide
 from identilens.linalg.simplex import joint_space, row_space
 from identilens.measures.attention.checks import checked_weights
@@ -25,7 +26,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import Handler
 from identilens.models.layout import Site, find_site
 from identilens.models.lens import Lens
-from identilens.models.outcome import Answer, Left, Measure
+from identilens.models.outcome import Answer, Left
 from identilens.models.substitution import Rows
 from identilens.models.token_names import unmarked
 from identilens.runs.tables import Columns, decimals
@@ -55,10 +56,6 @@ ONLY_FEW = (
     "That is usual where rows see no more keys than a head's values have dimensions, and says little of the model: "
     "take a longer text"
 )
-FEW_KEYS = (
-    f"{ONLY_FEW}, or see what is left if a head's output may change by a rounding, as in audits, or by 1 % "
-    '(--tolerance bfloat16,1%; in Python: tolerance=("bfloat16", 0.01)).'
-)
 """What is said where no other weights have exactly the same outcome."""
 
 Weights = Float[Tensor, " key"]
@@ -78,9 +75,8 @@ def exactness(tolerance: str, outcome: str = "head") -> str:
     of = "the row's effect" if outcome in UNITS else "its length"
     if tolerance in ROUNDING:
         return f"up to a rounding to {tolerance}, as a share of {of}"
-    size = tolerance.rstrip("%natschge")
-    unit = {"%": f"% of {of}", "change": "of relative change"}
-    return f"up to {size} {unit.get(tolerance.removeprefix(size), 'nats')}"
+    words = tolerance.replace("%", f" % of {of}").replace("nats", " nats")
+    return f"up to {words}".replace("change", " of relative change")
 
 
 def normed_heads(model: Mapping[str, Any]) -> str | None:
@@ -126,17 +122,18 @@ class KeptOutcome:
             return tolerance.size
         return tolerance.size * self.effect
 
+    @property
+    def power(self) -> int:
+        """The power of the length of a change of the mixture with which the outcome changes: nats with the square."""
+        return 1 + (self.answer is not None and self.answer.outcome == "prediction")
+
     def length(self, allowed: float) -> float:
         """Return the length of a change of the mixture that changes the outcome by so much, to first order."""
-        if self.answer is not None and self.answer.outcome == "prediction":
-            return sqrt(allowed)
-        return self.scale * allowed
+        return self.scale * allowed ** (1 / self.power)
 
     def change(self, length: Float[Tensor, " *many"]) -> Float[Tensor, " *many"]:
         """Return the change of the outcome for a length: what `length` undoes."""
-        if self.answer is not None and self.answer.outcome == "prediction":
-            return length.square()
-        return length / max(self.scale, torch.finfo(torch.float64).tiny)
+        return (length / max(self.scale, torch.finfo(torch.float64).tiny)) ** self.power
 
 
 def row_programs(rows: Sequence[KeptOutcome], allowed: Sequence[float]) -> RowPrograms:
@@ -145,18 +142,6 @@ def row_programs(rows: Sequence[KeptOutcome], allowed: Sequence[float]) -> RowPr
     own, inside = (torch.stack([getattr(one, name) for one in rows]) for name in ("own", "row"))
     space = stacked([one.space for one in rows])
     return RowPrograms.of(inside, space, inside.new_tensor(lengths), own)
-
-
-def of_head(
-    weights_row: Weights, projected_values: HeadValues, visible: Mask | None
-) -> KeptOutcome:
-    """Return a head's own output as what must stay.
-
-    Raises:
-        InputError: Weights that are not a distribution over T's rows.
-    """
-    [kept] = _outputs([(weights_row, head_values(projected_values), visible)])
-    return kept
 
 
 def of_rows(rows: Sequence[tuple[Head, int]]) -> list[KeptOutcome]:
@@ -168,17 +153,21 @@ def of_rows(rows: Sequence[tuple[Head, int]]) -> list[KeptOutcome]:
     given = []
     for head, query in rows:
         weights, T, visible = head.distributions(head.at(query))
+        seen = torch.ones_like(weights, dtype=torch.bool) if visible is None else visible
         row = head.place(query)
-        given.append((weights[row], T, None if visible is None else visible[row]))
-    return _outputs(given)
+        given.append((weights[row], T, seen[row]))
+    return of_outputs(given)
 
 
-def _outputs(rows: Sequence[tuple[Weights, ProjectedValues, Mask | None]]) -> list[KeptOutcome]:
-    """Return outputs as what must stay, given weights, T and the visible keys of each row, all of one size."""
+def of_outputs(rows: Sequence[tuple[Weights, ProjectedValues, Mask]]) -> list[KeptOutcome]:
+    """Return outputs as what must stay, given weights, T and the visible keys of each row, all of one size.
+
+    Raises:
+        InputError: Weights that are not a distribution over T's rows.
+    """
     weights, values, masks = zip(*rows, strict=True)
-    every = torch.ones_like(weights[0], dtype=torch.bool)
-    visible = torch.stack([every if mask is None else mask for mask in masks])
-    weights, kept = checked_weights(torch.stack(weights), values[0], visible), []
+    visible, kept = torch.stack(masks), []
+    weights, every = checked_weights(torch.stack(weights), values[0], visible), masks[0] | True
     for part in blocks(len(rows), 4 * 8 * values[0].compact.numel(), weights.device):
         compact, seen = torch.stack([one.compact for one in values[part]]), visible[part]
         space = row_space(compact, seen, values[0].tolerance_of(seen.sum(1)))
@@ -191,29 +180,35 @@ def _outputs(rows: Sequence[tuple[Weights, ProjectedValues, Mask | None]]) -> li
     return kept
 
 
-def of_layer(heads: Sequence[Head], head: int, query: int) -> KeptOutcome:
+def seen_keys(head: Head, query: int) -> Mask:
+    """Return which keys a query of a head may use."""
+    visible = head.seen(query)
+    return torch.ones_like(head.row(query), dtype=torch.bool) if visible is None else visible
+
+
+def of_layer(
+    heads: Sequence[Head], head: int, query: int, rounding: float = FLOAT32_EPS
+) -> KeptOutcome:
     """Return the sum of all heads' outputs, which enters the residual stream, as what must stay.
+
+    Rows move freely along directions in which that is a ``rounding``.
 
     Raises:
         InputError: For heads whose outputs are normalised before they are added.
     """
-    own, visible = heads[head], heads[head].seen(query)
+    own = heads[head]
     if own.site.normed:
         raise InputError(
             f"{own.kind} layer {own.layer} normalises what its heads mix before it adds them up, so that what one head "
             "adds depends on the others. Choose the outcome head, states or prediction."
         )
-    seen = torch.ones_like(own.keys[:, 0], dtype=torch.bool) if visible is None else visible
-    row, whole = torch.cat([one.row(query) for one in heads]), layer_values(heads, query)
-    space = joint_space(whole, seen, FLOAT32_EPS * max(whole.shape[1:]))
+    row = torch.cat([one.row(query) for one in heads])
+    # In coordinates that heads share; their widths may differ.
+    whole = torch.stack([one.values.double() @ one.row_projection(query) for one in heads])
+    space = joint_space(whole, seen_keys(own, query), rounding * max(whole.shape[1:]))
     block = torch.arange(len(row), device=row.device) // len(own.keys) == head
     scale = float(torch.linalg.vector_norm(row @ whole.flatten(0, 1)))
     return KeptOutcome(own.at(query), row, space, block, scale)
-
-
-def layer_values(heads: Sequence[Head], query: int) -> Float[Tensor, "head key d"]:
-    """Return T of all heads of a layer in coordinates that they share; the widths of heads may differ."""
-    return torch.stack([one.values.double() @ one.row_projection(query) for one in heads])
 
 
 def of_answer(answer: Answer, head: Head, query: int) -> KeptOutcome:
@@ -221,7 +216,7 @@ def of_answer(answer: Answer, head: Head, query: int) -> KeptOutcome:
     sites = answer.lens.sites(answer.item)
     [root], _ = answer.linearised([(find_site(sites, *head.address), head.head)], query)
     values = ProjectedValues.of(head.values.double(), root)
-    kept = of_head(head.row(query), values, head.seen(query))
+    [kept] = of_outputs([(head.row(query), values, seen_keys(head, query))])
     effect = answer.effect(head, query)
     return replace(kept, scale=1.0, effect=effect, answer=answer, head=head, query=query)
 
@@ -254,15 +249,14 @@ def asked_answer(
     return Answer(lens, item, settings.outcome, sorted(positions))
 
 
-def answer_in_words(answer: Answer, names: Sequence[str], *, after: bool) -> str:
-    """Return which prediction, or which final hidden states, an answer is; ``after``: of the token that comes next."""
-    places = answer.positions or ()
-    what = "the model's final hidden states at"
+def answer_in_words(answer: Answer, names: Sequence[str]) -> str:
+    """Return which prediction, or which final hidden states, an answer is."""
+    places, what = answer.positions or (), "the model's final hidden states at"
     if answer.outcome == "prediction":
         logits = answer.lens.run([answer.item], whole=True).get("logits")
         if logits is not None and logits.ndim < 3:
             return "the model's prediction of the class"
-        what = f"the model's prediction{'s' * (len(places) > 1)} {'after' if after else 'at'}"
+        what = "the model's prediction from"
     if len(places) == len(names) > 1:
         return f"{what} all {len(places):,} positions"
     named = (f"{unmarked(names[at])!r} (position {at})" for at in places)
@@ -297,22 +291,26 @@ def positions(answer: Answer) -> int:
     return len(answer.own) if answer.outcome == "prediction" else 1
 
 
+def mean_change(answer: Answer, after: Tensor, before: Tensor) -> float:
+    """Return the change of the outcome: nats, the mean over positions, or relative change."""
+    return answer.between(after, before) / positions(answer)
+
+
 def head_effects(
-    answer: Answer, heads: Sequence[tuple[Site, int]], left: Left = "zero"
-) -> list[float]:
-    """Return the change of the outcome when each head is removed: nats, the mean over positions, or relative change."""
-    return [change / positions(answer) for change in removals(answer, heads, left, answer.between)]
-
-
-def removals(
-    answer: Answer, heads: Sequence[tuple[Site, int]], left: Left, measure: Measure
+    answer: Answer,
+    heads: Sequence[tuple[Site, int]],
+    left: Left = "zero",
+    measure: Callable[[Answer, Tensor, Tensor], Any] = mean_change,
 ) -> list[Any]:
-    """Return what a measure finds of the outcome without each head and with it."""
+    """Return the change of the outcome when each head is removed, or what else a measure finds without it and with."""
     sites, found = answer.lens.sites(answer.item), []
     # Weights that change as they are used (some quantised ones) lead to new sites.
     for (layer, kind), chosen in groupby(heads, key=lambda one: (one[0].layer, one[0].kind)):
         found += answer.without(
-            find_site(sites, layer, 0, kind), [head for _, head in chosen], left, measure
+            find_site(sites, layer, 0, kind),
+            [head for _, head in chosen],
+            left,
+            partial(measure, answer),
         )
     return found
 
@@ -322,7 +320,7 @@ def head_estimates(
 ) -> list[float]:
     """Return an estimate of `head_effects`, to first order, by one backward pass for each probe."""
     sites = answer.lens.sites(answer.item)
-    found = answer.estimates(probes=probes, seed=seed)
+    found = answer.estimates(probes, seed)
     return [
         float(found[find_site(sites, site.layer, head, site.kind)][head]) / positions(answer)
         for site, head in heads
@@ -347,36 +345,29 @@ def answer_likelihoods(
     options: dict[str, Any] = {"logits_to_keep": count + 1} if kept else {}
     run = lens.run(lens.read([list(ids)]), handler, whole=True, **options)
     logits = run.logits[0, -count - 1 : -1].float()
-    chosen = torch.tensor(ids[-count:], device=logits.device)[:, None]
     # Logarithms first: none is too small for a product.
-    return wide(logits.log_softmax(-1).gather(1, chosen)[:, 0]).exp().tolist()
+    return wide(logits.log_softmax(-1)[range(count), ids[-count:]]).exp().tolist()
 
 
 def without_segments(
-    lens: Lens,
-    text: int,
-    ids: Sequence[int],
-    segments: Sequence[str],
-    answer: Sequence[int],
-    likely: Sequence[float],
+    lens: Lens, text: int, ids: Sequence[int], segments: Sequence[str], likely: Sequence[float]
 ) -> pl.DataFrame:
     """Return the probability of each token of an answer where one segment is taken out.
 
-    ``segments`` are those of the text's tokens, and of the answer's if it has some: then the others' probabilities are
-    returned. The template stays, and the last token of the text. ``likely`` are the probabilities where all stay.
+    The answer is the last tokens of a text, as many as ``likely``: their probabilities where all stays. ``segments``
+    are those of all tokens; of an answer that has some itself, the others' probabilities are returned. The template and
+    the rest of the answer stay, and the last token before it.
     """
-    whole, first = [*ids, *answer], len(ids)
-    segments = [*segments, *[SO_FAR] * (len(whole) - len(segments))]
-    names = lens.reader.names(answer)
-    tokens = pl.DataFrame({"token": range(len(answer)), "word": names, "probability": likely})
-    frames = []
+    first, frames = len(ids) - len(likely), []
+    words = lens.reader.names(ids[first:])
+    tokens = pl.DataFrame({"token": range(len(words)), "word": words, "probability": likely})
     for name in dict.fromkeys(segments):
         kept = [segment != name for segment in segments]
         kept[first - 1] = True
         rest = kept[first:]
         if name in (TEMPLATE, SO_FAR) or all(kept) or not any(rest):
             continue
-        left = answer_likelihoods(lens, [*compress(whole, kept)], sum(rest))
+        left = answer_likelihoods(lens, [*compress(ids, kept)], sum(rest))
         named = {"text": pl.lit(text), "segment": pl.lit(name), "without": pl.Series(left)}
         frames.append(tokens.filter(rest).with_columns(**named))
     return shaped(WITHOUT, frames)
@@ -389,15 +380,15 @@ def segment_needs(without: pl.DataFrame) -> pl.DataFrame:
     nats, and ``times`` how many times less likely the answer is; ``at`` is the token that becomes less likely by the
     largest factor, from ``before`` to ``after``.
     """
-    before, after = pl.col("probability"), pl.col("without")
-    change = after.log() - before.log()
-    needs = without.group_by("text", "segment", maintain_order=True).agg(
-        probability=before.product(),
-        without=after.product(),
-        change=change.sum(),
-        times=(-change.sum()).exp(),
-        at=pl.col("word").sort_by(change).first(),
-        before=before.sort_by(change).first(),
-        after=after.sort_by(change).first(),
+    before, after, change = map(pl.col, ("probability", "without", "change"))
+    each = without.with_columns(
+        change=after.log() - before.log(), at="word", before=before, after=after
+    )
+    needs = each.group_by("text", "segment", maintain_order=True).agg(
+        before.product(),
+        after.product(),
+        change.sum(),
+        (-change.sum()).exp().alias("times"),
+        pl.col("at", "before", "after").sort_by("change").first(),
     )
     return needs.sort("text", "change", maintain_order=True)

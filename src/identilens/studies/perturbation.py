@@ -1,6 +1,6 @@
 """Perturbed weights put back into the model: which norm follows what its output does (structure2025, III)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 
 import torch
@@ -48,47 +48,38 @@ def perturbation_rows(
         key = f"{layer.site.kind}.layer{layer.site.layer}"
         if key not in structures or layer.visible is not None:
             continue
-        for one in layer.heads:
-            raw, effective = (of_heads[one.head] for of_heads in structures[key])
-            own, structure = one.attention, positive_structure(raw)
-            where = {"text": text, "kind": one.kind, "layer": one.layer, "head": one.head}
-            moves = list(_moves(own, raw, seed))
+        for one, raw, effective in zip(layer.heads, *structures[key], strict=True):
+            own = one.attention
+            structure, other = map(positive_structure, (raw, effective))
+            drawn = [
+                (name, draw, direction, float(torch.linalg.matrix_norm(direction)))
+                for draw in range(DRAWS)
+                for name, direction in perturbation_directions(own, raw, 1000 * seed + draw).items()
+            ]
+            reach = min(size for *_, size in drawn)
+            moves = [
+                (name, draw, share, perturbed(own, direction, share * reach if share else size))
+                for name, draw, direction, size in drawn
+                for share in (*SHARES, None)
+            ]
             changes = [Rows(range(len(own)), after) for *_, after in moves]
             # Few at once: a forward pass holds the maps of them all.
             hidden = MapRuns(lens, item, one, batch=8).effects(changes)["hidden"]
-            for (name, draw, share, after), moved in zip(moves, hidden, strict=True):
+            for (name, draw, share, after), moved in zip(moves, hidden.tolist(), strict=True):
                 change = after - own
                 rows.append(
                     {
-                        **where,
+                        "text": text,
+                        "kind": one.kind,
+                        "layer": one.layer,
+                        "head": one.head,
                         "perturbation": name,
                         "draw": draw,
                         "share": share,
                         **asdict(matrix_norms(change, structure)),
-                        "structure_effective": float(
-                            structure_norm(change, positive_structure(effective))
-                        ),
-                        "output": one.output_error(after.to(one.attention.device)),
-                        "hidden": float(moved),
+                        "structure_effective": float(structure_norm(change, other)),
+                        "output": one.output_error(after),
+                        "hidden": moved,
                     }
                 )
     return rows
-
-
-def _moves(
-    weights: Tensor, structure: Tensor, seed: int
-) -> Iterator[tuple[str, int, float | None, Tensor]]:
-    drawn = [
-        perturbation_directions(weights, structure, seed=1000 * seed + draw)
-        for draw in range(DRAWS)
-    ]
-    reach = min(
-        float(torch.linalg.matrix_norm(move))
-        for directions in drawn
-        for move in directions.values()
-    )
-    for draw, directions in enumerate(drawn):
-        for name, direction in directions.items():
-            for share in SHARES:
-                yield name, draw, share, perturbed(weights, direction, share * reach)
-            yield name, draw, None, (weights + direction).clamp_min(0.0)

@@ -61,8 +61,7 @@ def norm_correlations(perturbations: pl.DataFrame) -> pl.DataFrame:
         "pooled_spearman": _correlations(sized, "spearman"),
         "pooled_pearson": _correlations(sized, "pearson"),
     }
-    schema = {"norm": pl.String, **dict.fromkeys(columns, pl.Float64)}
-    return pl.DataFrame({"norm": NORMS, **columns} if len(perturbations) else {}, schema=schema)
+    return pl.DataFrame({"norm": NORMS, **columns}).filter(len(perturbations) > 0)
 
 
 def _correlations(
@@ -70,9 +69,8 @@ def _correlations(
 ) -> tuple[float | None, ...]:
     """Return the correlation of each norm with the change, as a mean over groups."""
     correlations = [pl.corr(norm, "hidden", method=method).alias(norm) for norm in NORMS]
-    if not by:
-        return frame.select(correlations).row(0)
-    return frame.group_by(by).agg(correlations).select(pl.col(NORMS).fill_nan(None).mean()).row(0)
+    groups = frame.group_by(pl.lit(0), *by).agg(correlations)
+    return groups.select(pl.col(NORMS).fill_nan(None).mean()).row(0)
 
 
 def by_perturbation(perturbations: pl.DataFrame) -> pl.DataFrame:

@@ -26,7 +26,7 @@ class Entry:
     research: bool = False
 
 
-STUDIES: dict[str, Entry] = {
+STUDIES = {
     "audit": Entry(
         "identilens.studies.audit.study:AuditStudy",
         "How much of each map is certain, influential, or neither.",

@@ -6,7 +6,7 @@ from identilens.errors import OutputFolderError
 from identilens.runs.files import Manifest, recording
 from identilens.runs.reading import read_record
 from identilens.runs.result import Result
-from identilens.studies.registry import STUDIES, study_named
+from identilens.studies.registry import study_named
 
 
 def load_result(folder: str | Path) -> Result:
@@ -14,6 +14,7 @@ def load_result(folder: str | Path) -> Result:
 
     Raises:
         OutputFolderError: If the folder contains no finished run.
+        InputError: If it is of no study.
 
     Examples:
         >>> import identilens as idl
@@ -27,9 +28,9 @@ def load_result(folder: str | Path) -> Result:
     """
     path = Path(folder)
     record = read_record(path)
-    if record is None or record["analysis"] not in STUDIES:
+    if record is None:
         raise OutputFolderError(
-            f"{path} contains no result of identilens. Pass the folder given to --out ({', '.join(STUDIES)})."
+            f"{path} contains no result of identilens. Pass the folder given to --out."
         )
     return study_named(record["analysis"]).result_type.load(path)
 

@@ -17,26 +17,17 @@ class HeadSettings(Settings):
         layers: Layers, counted from 0; all by default.
         heads: Heads, counted from 0; all by default.
         max_length: Cut longer texts to this many tokens.
+        kind: Kind of attention; all kinds of the model by default. Layers count from 0 within each kind.
     """
 
     layers: Numbers | None = None
     heads: Numbers | None = None
     max_length: Positive | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class KindSettings(HeadSettings):
-    """Which heads, of every kind of attention.
-
-    Attributes:
-        kind: Kind of attention; all kinds of the model by default. Layers count from 0 within each kind.
-    """
-
     kind: Kind | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowSettings(KindSettings):
+class RowSettings(HeadSettings):
     """Which rows of which heads.
 
     Attributes:
@@ -58,7 +49,7 @@ ROUNDING = {"bfloat16": 2**-8, "float16": 2**-11, "float32": 2**-24, "float64": 
 """Unit roundoff of a precision: the relative error of a number that is rounded to it."""
 
 
-DEFAULTS: dict[str, tuple[str, ...]] = {
+DEFAULTS = {
     "head": ("bfloat16", "0"),
     "layer": ("bfloat16", "1%"),
     "states": ("1%",),
@@ -71,7 +62,17 @@ UNITS = {"prediction": "nats", "states": "relative change"}
 """Unit of the change of an outcome."""
 
 
-_UNITS = {"nats": "prediction", "change": "states"}
+_OUTCOMES = {"nats": "prediction", "change": "states"}
+"""The outcome of each unit of a tolerance."""
+
+
+_FORM = re.compile(r"(\d+\.?\d*(?:e-\d+)?|\.\d+)\s*(%|nats|change)?")
+
+
+_EXPECTED = (
+    "as 0, a share such as 0.01 or 1%, or model, bfloat16, float16 or float32; also with the unit nats (prediction) or "
+    "change (states) of that outcome"
+)
 
 
 @dataclass(frozen=True)
@@ -101,19 +102,18 @@ def tolerances(
     read = {}
     for one in DEFAULTS[outcome] if given is None else given:
         name = str(precision if one == "model" else one).strip().removeprefix("torch.")
-        match = re.fullmatch(r"(\d+\.?\d*(?:e-\d+)?|\.\d+)\s*(%|nats|change)?", name)
-        if name in ROUNDING:
-            found = Tolerance(name, ROUNDING[name])
-        elif match is None or (match[2] in _UNITS and _UNITS[match[2]] != outcome):
-            expected = "as 0, a share such as 0.01 or 1%, or model, bfloat16, float16 or float32"
-            units = [f"{unit} ({of})" for unit, of in _UNITS.items()]
-            expected += f"; also with the unit {' or '.join(units)} of that outcome"
-            raise SettingError("tolerance", expected, one)
-        elif match[2] in _UNITS:
-            found = Tolerance(f"{float(match[1]):g}{match[2]}", float(match[1]), match[2])
-        else:
-            size = float(match[1]) / (100 if match[2] else 1)
+        match = _FORM.fullmatch(name)
+        number, unit = match.groups("") if match else ("", "")
+        known = number or name in ROUNDING
+        if not known or _OUTCOMES.get(unit, outcome) != outcome:
+            raise SettingError("tolerance", _EXPECTED, one)
+        if unit in _OUTCOMES:
+            found = Tolerance(f"{float(number):g}{unit}", float(number), unit)
+        elif number:
+            size = float(number) / (100 if unit else 1)
             found = Tolerance(f"{100 * size:g}%" if size else "0", size)
+        else:
+            found = Tolerance(name, ROUNDING[name])
         read[found.name] = found
     return list(read.values())
 

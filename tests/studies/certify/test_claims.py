@@ -14,11 +14,12 @@ from helpers.programs import kept_basis
 from helpers.zoo import build, gemma, ids
 from identilens.claims import FALSE, OPEN, TRUE, Claim, ClaimRow
 from identilens.errors import InputError, SettingError
+from identilens.linalg import ProjectedValues
 from identilens.models.lens import Lens
 from identilens.models.stream import read_stream
 from identilens.studies.certify.certificates import CertificateFile
 from identilens.studies.certify.rows import certified_rows
-from identilens.studies.outcomes import of_head
+from identilens.studies.outcomes import of_outputs
 
 TEXT = (
     "The old ferry left before dawn, and the storm on the river tore the rope from the pier before anybody on the "
@@ -94,7 +95,7 @@ def test_what_an_interval_says_of_a_claim(words, lo, hi, verdict):
 def test_the_ends_are_those_of_linear_programs(seed, masked):
     generator = seeded(seed)
     T = normals(generator, 12, 5)
-    visible = torch.arange(12) < 9 if masked else None
+    visible = torch.arange(12) < (9 if masked else 12)
     row = (2 * normals(generator, 12)).softmax(-1)
     if masked:
         row = row.masked_fill(~visible, 0.0)
@@ -103,8 +104,8 @@ def test_the_ends_are_those_of_linear_programs(seed, masked):
     claims = {Claim.read("a > b"): counted, Claim.read("c"): counted.clamp_min(0)}
     keys = slice(0, 9 if masked else 12)
     kept = kept_basis(T[keys])
-    kept_row = of_head(row, T, visible)
-    [made] = certified_rows([kept_row], "abcdefghijkl", [[0.0]], [claims], certificates=True)
+    kept_rows = of_outputs([(row, ProjectedValues.of(T), visible)])
+    [made] = certified_rows(kept_rows, "abcdefghijkl", [[0.0]], [claims], certificates=True)
     for columns, (claim, coefficients) in zip(made["table"][-2:], claims.items(), strict=True):
         ends = [
             sign

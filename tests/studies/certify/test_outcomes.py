@@ -11,7 +11,7 @@ from helpers import zoo
 from helpers.heads import doubles, normals, seeded
 from helpers.programs import by_clarabel
 from identilens.errors import InputError, SettingError
-from identilens.linalg import ProjectedValues
+from identilens.linalg import ProjectedValues, head_values
 from identilens.measures.attention import attention_intervals, norm_share, removal_effect
 from identilens.models import outcome
 from identilens.models.outcome import Answer
@@ -24,7 +24,14 @@ from identilens.studies.certify.rows import (
     WITHIN,
     certified_rows,
 )
-from identilens.studies.outcomes import changed, of_answer, of_head, of_layer, of_rows, row_programs
+from identilens.studies.outcomes import (
+    changed,
+    of_answer,
+    of_layer,
+    of_outputs,
+    of_rows,
+    row_programs,
+)
 from identilens.studies.settings import tolerances
 
 IDS = {"input_ids": torch.arange(5, 21)[None]}
@@ -63,7 +70,7 @@ def test_certificates_of_the_answer(decoder, outcome):
         assert row["measured"] == pytest.approx(row["predicted"], rel=0.3)
     where = {
         "states": "the model's final hidden states at all 16 positions",
-        "prediction": "the model's prediction after '20' (position 15)",
+        "prediction": "the model's prediction from '20' (position 15)",
     }[outcome]
     assert rows["answer"].unique().to_list() == [where]
     # An alternative at the first order has that change: bounds and the model agree on which weights are free.
@@ -207,16 +214,18 @@ def row_of(seed=0, n=12, d_v=7):
     return (2 * logits).softmax(-1), values @ normals(generator, d_v, 9)
 
 
-def columns(kept):
+def columns(weights, T, visible=None):
     """The columns of the weights of a row."""
-    return pl.DataFrame(certified_rows([kept], "abcdefghijklmn", [[0.0]])[0]["table"]).to_dict(
+    seen = weights >= 0 if visible is None else visible
+    kept = of_outputs([(weights, head_values(T), seen)])
+    return pl.DataFrame(certified_rows(kept, "abcdefghijklmn", [[0.0]])[0]["table"]).to_dict(
         as_series=False
     )
 
 
 def verdicts(weights, T):
     weights, T = (doubles(numbers) for numbers in (weights, T))
-    return columns(of_head(weights, T, None))["verdict"]
+    return columns(weights, T)["verdict"]
 
 
 def test_a_short_row_is_determined_key_by_key():
@@ -239,8 +248,8 @@ def test_a_key_alone_and_even_attention_on_equal_parts_are_influential():
     angles = torch.arange(3).double() * 2 * torch.pi / 3
     T = torch.stack([angles.cos(), angles.sin()], 1)
     even = torch.full((3,), 1 / 3, dtype=torch.float64)
-    assert columns(of_head(even, T, None))["verdict"] == [BOTH] * 3
-    assert columns(of_head(torch.ones(1).double(), T[:1], None))["removal"] == [None]
+    assert columns(even, T)["verdict"] == [BOTH] * 3
+    assert columns(torch.ones(1).double(), T[:1])["removal"] == [None]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -251,7 +260,7 @@ def test_columns_are_those_of_the_measures_and_verdicts_follow_from_them(seed, m
     if masked:
         weights = weights.masked_fill(~visible, 0)
         weights = weights / weights.sum()
-    found = columns(of_head(weights, ProjectedValues.of(T), visible))
+    found = columns(weights, T, visible)
     assert {*found, "outcome", "certificate"} >= set(SCHEMA["table"]) - set(ROW)
     keys = len(found["key"])
     assert found["key"] == list(range(9 if masked else 12))
@@ -278,7 +287,7 @@ def test_determined_rests_on_the_interval_not_on_directions():
     """Where T is next to zero at a key, its effective weight vanishes; positive weights that sum to 1 still fix it."""
     T = torch.cat([torch.zeros(1, 2), torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])]).double()
     weights = doubles([0.94, 0.03, 0.02, 0.01])
-    found = columns(of_head(weights, T, None))
+    found = columns(weights, T)
     assert float(ProjectedValues.of(T).effective(weights[None])[0, 0]) == pytest.approx(
         0, abs=1e-12
     )

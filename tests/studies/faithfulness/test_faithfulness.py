@@ -12,8 +12,7 @@ from identilens.models.rollouts import final_rollouts
 from identilens.models.substitution import Rows
 from identilens.studies.faithfulness import study as row_tests
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
-from identilens.studies.faithfulness.study import faithfulness, sampled_maps
-from identilens.studies.heads import TextHeads
+from identilens.studies.faithfulness.study import FaithfulnessStudy, faithfulness, sampled_maps
 
 QUICK = {"rows": 2, "groups": (1, 2), "searched": 4, "alternatives": 2}
 
@@ -155,7 +154,7 @@ def test_maps_and_rows_are_drawn_from_the_seed_and_the_text():
 
     def drawn(text=0, **options):
         settings = FaithfulnessSettings(**options)
-        maps = sampled_maps(TextHeads.of(lens, [item, item], settings, None), text, settings)
+        maps = sampled_maps(FaithfulnessStudy(lens, [item, item], settings), text)
         return [(one.place["layer"], one.place["head"], *one.queries) for one in maps]
 
     every = drawn(maps=99, rows=99, groups=(2, 3))

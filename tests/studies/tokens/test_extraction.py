@@ -9,7 +9,7 @@ from torch.testing import assert_close
 from helpers.zoo import build, example, ids
 from identilens.errors import InputError, OutputFolderError
 from identilens.models import Lens
-from identilens.studies.items import read_items
+from identilens.studies.items import Items
 from identilens.studies.tokens import extraction
 from identilens.studies.tokens.study import token_identifiability
 
@@ -19,7 +19,7 @@ TEXTS = [ids(length, seed) for seed, length in enumerate([9, 3, 12, 1, 7, 7, 20,
 def extract(lens, texts, cache, *, max_length=None, batch_size=16, tell=print):
     """The hidden states of texts, in batches of a size."""
     with patch.object(extraction, "BATCH_SIZE", batch_size):
-        return extraction.extract(lens, read_items(lens, texts, max_length), cache, tell)
+        return extraction.extract(lens, Items(lens, texts, max_length), cache, tell)
 
 
 def alone(lens, texts):

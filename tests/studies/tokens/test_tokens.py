@@ -11,7 +11,7 @@ from identilens.measures.tokens import Probe
 from identilens.measures.tokens.lookup import look_up
 from identilens.measures.tokens.splits import keep_training_share, split_sentences, token_rows
 from identilens.models import Lens
-from identilens.studies.items import read_items
+from identilens.studies.items import Items
 from identilens.studies.tokens import study as token_study
 from identilens.studies.tokens.extraction import extract
 from identilens.studies.tokens.result import TokenIdentifiability
@@ -45,7 +45,7 @@ def test_numbers_are_those_of_the_measures(lens, cache):
         lens, TEXTS, probes=("linear",), distances=("cosine",), states=cache, **QUICK
     )
     assert result.table.schema == pl.Schema(TokenIdentifiability.schema["table"])
-    states = extract(lens, read_items(lens, TEXTS, None), cache, print)
+    states = extract(lens, Items(lens, TEXTS, None), cache, print)
     splits = split_sentences(40, folds=2)
     chosen = {}
     for fold, layer in product(range(2), (1, 2)):
@@ -103,7 +103,7 @@ def test_layer_to_layer(lens, cache):
         "experiment": "layer-to-layer", "probes": ("naive", "linear"), "states": cache, **QUICK,
     }  # fmt: skip
     both = token_identifiability(lens, TEXTS, **options)
-    states = extract(lens, read_items(lens, TEXTS, None), cache, print)
+    states = extract(lens, Items(lens, TEXTS, None), cache, print)
     test = token_rows(LENGTHS, split_sentences(40, folds=2)[0].test)
     sizes = [LENGTHS[s] for s in split_sentences(40, folds=2)[0].test]
     down = look_up(states.layers[2, test], states.layers[1, test], sizes, distance="l2")
@@ -123,7 +123,7 @@ def test_neighbours_and_shares(lens, cache):
         states=cache,
         **ONCE,
     )
-    states = extract(lens, read_items(lens, TEXTS, None), cache, print)
+    states = extract(lens, Items(lens, TEXTS, None), cache, print)
     split = split_sentences(40, folds=1)[0]
     found = row(near, offset=-2, layer_tested=2)
     assert found["tokens"] == sum(max(0, LENGTHS[s] - 2) for s in split.test)

@@ -18,7 +18,7 @@ from identilens.models.layout import find_site
 from identilens.models.outcome import Answer
 from identilens.models.substitution import Address, Rows
 from identilens.studies.alternatives.settings import Aim
-from identilens.studies.outcomes import KeptOutcome, layer_values, of_layer, row_programs
+from identilens.studies.outcomes import KeptOutcome, of_layer, row_programs, seen_keys
 from identilens.studies.settings import Tolerance
 
 LARGEST = 0.9
@@ -188,11 +188,7 @@ def _near(
     Raises:
         InputError: If heads do not see the same keys at this row.
     """
-    masks = [one.seen(query) for one in heads]
-    seen = [
-        torch.ones(len(one.keys), dtype=torch.bool) if mask is None else mask
-        for one, mask in zip(heads, masks, strict=True)
-    ]
+    seen = [seen_keys(one, query) for one in heads]
     if not all(torch.equal(one, seen[0]) for one in seen):
         raise InputError(
             "all heads of a row together need heads that see the same keys; these differ (sliding windows, "
@@ -200,11 +196,8 @@ def _near(
         )
     own = torch.stack([one.row(query) for one in heads])
     if answer is None:
-        kept, values = of_layer(heads, 0, query), layer_values(heads, query)
-        # Rows move freely along directions that a space leaves out, so it has all but the rounding of float64.
-        rounding = torch.finfo(torch.float64).eps * max(values.shape[1:])
-        space = joint_space(values, seen[0], rounding)
-        return replace(kept, space=space, own=kept.own | True), torch.zeros_like(kept.row)
+        kept = of_layer(heads, 0, query, torch.finfo(torch.float64).eps)
+        return replace(kept, own=kept.own | True), torch.zeros_like(kept.row)
     sites = answer.lens.sites(answer.item)
     root, slopes = answer.linearised(
         [(find_site(sites, *one.address), one.head) for one in heads],

@@ -5,14 +5,14 @@ from typing import Annotated, Literal
 
 from identilens.errors import SettingError
 from identilens.runs.settings import LIST, NonNegative, Part, Positions, Positive, Tolerances
-from identilens.studies.settings import KindSettings, Outcome, tolerances
+from identilens.studies.settings import HeadSettings, Outcome, tolerances
 
 Aim = Literal["least", "farthest", "sparsest"]
 """What an alternative is chosen for: little attention on some keys, much elsewhere, or few keys with any at all."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class AlternativeSettings(KindSettings):
+class AlternativeSettings(HeadSettings):
     """Which heads, and which alternatives.
 
     Attributes:

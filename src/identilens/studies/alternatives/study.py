@@ -1,7 +1,7 @@
 """Alternatives of attention weights with the same output, each put back into the model."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, groupby, product
+from itertools import groupby, product
 from typing import Any
 
 import torch
@@ -23,12 +23,7 @@ from identilens.studies.alternatives.answers import in_row, keep_answer
 from identilens.studies.alternatives.result import ANSWER, Alternatives
 from identilens.studies.alternatives.search import Found, alternatives_of, logit_rank, realisable
 from identilens.studies.alternatives.settings import AlternativeSettings
-from identilens.studies.heads import (
-    HeadStudy,
-    Place,
-    joined,
-    named_places,
-)
+from identilens.studies.heads import Place, TextStudy, filled, named_places
 from identilens.studies.outcomes import asked_answer
 from identilens.studies.settings import ROUNDING, tolerances
 
@@ -39,7 +34,7 @@ LAST = ("last",)
 """The row that is changed where none is named."""
 
 
-class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
+class AlternativeStudy(TextStudy[AlternativeSettings, Alternatives]):
     """Find other attention weights with the same output, and run the model with them.
 
     For each head: an alternative drawn uniformly from all (``sampled``) and the farthest found (``far``), with an upper
@@ -75,53 +70,46 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
     """
 
     name = "alternatives"
+    unit = "heads"
     settings_type = AlternativeSettings
     result_type = Alternatives
 
     def __init__(self, lens: Lens, texts: Any, settings: AlternativeSettings) -> None:
         super().__init__(lens, texts, settings)
-        self.lens = lens
+        # Heads whose rows change together: of a text, of a layer of a text, or each by itself.
+        shared = 1 if settings.together else 3 if settings.outcome == "layer" else 4
+        places = [place for text in range(len(self.items)) for place in self.places(text)]
+        groups = groupby(
+            places, lambda one: (one.text, one.site.kind, one.site.layer, one.head)[:shared]
+        )
+        self.parts = [list(group) for _, group in groups]
         # Of the current text: the run with the model's own weights, and the answer.
         self._plain: dict[int, ModelRun] = {}
         self._answers: dict[int, Answer] = {}
-        self._whole = settings.together or settings.outcome == "layer"
-
-    def sizes(self) -> Sequence[int]:
-        """Return one head for each part, or one text where rows of several heads change together."""
-        return [1] * len(self.items) if self._whole else super().sizes()
 
     def run(self, part: int) -> Output:
-        """Return the rows and matrices of one head, or of all heads, on one text."""
-        places = self.heads.places(part) if self._whole else [self.place(part)]
-        if self.settings.outcome == "head":
-            return joined(Alternatives.schema, map(self._same_output, places))
-        groups: Iterable[Sequence[Place]] = [[place] for place in places]
-        if self.settings.together:
-            groups = [places]
-        if self.settings.outcome == "layer":
-            groups = [
-                list(group)
-                for _, group in groupby(places, lambda one: (one.site.layer, one.site.kind))
-            ]
-        return joined(Alternatives.schema, chain.from_iterable(map(self._together, groups)))
+        """Return the rows and matrices of one head, or of heads whose rows change together, on one text."""
+        apart = self.settings.outcome == "head"
+        found = (self._apart if apart else self._together)(self.parts[part])
+        return Output.joined([Output(filled(Alternatives.schema, {})), *found])
 
-    def _same_output(self, place: Place) -> Output:
-        asked = self.settings.queries
-        rows = self.heads.requested(place, asked) if asked else None
-        if rows == []:
-            return joined(Alternatives.schema, [])
-        head = self.heads.read(place, rows).on_processor()
-        return self._tables(place, head, self._alternatives(place, head))
+    def _apart(self, places: Sequence[Place]) -> Iterator[Output]:
+        """Yield the tables of a head with alternatives of its own output."""
+        [place], asked = places, self.settings.queries
+        item = self.items[place.text]
+        rows = self.requested(item, place, asked) if asked else None
+        if rows != []:
+            head = self.read(item, place, rows).on_processor()
+            yield self._tables(place, head, self._alternatives(place, head))
 
     def _tables(
         self, place: Place, head: Head, found: Iterable[tuple[Found, ModelRun | None]]
     ) -> Output:
-        rows = []
+        rows, item = [], self.items[place.text]
         whole = head.rows is None
         kept = {"raw": head.attention, "effective": head.effective} if whole else {}
         for alternative, run in found:
             if place.text not in self._plain:
-                item = self.heads.items[place.text]
                 self._plain = {place.text: self.lens.substitute({}, item)}
             weights = alternative.weights
             distance = None if weights is None else total_variation(head.attention, weights)
@@ -153,19 +141,19 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
         return Output(
             {"table": table_of(Alternatives.schema["table"], rows)},
             {place.key(name): tensor for name, tensor in kept.items()},
-            {place.text: self.heads.tokens(head, place.text)},
+            {place.text: self.tokens(item, head)},
         )
 
     def _together(self, places: Sequence[Place]) -> Iterator[Output]:
         """Yield the tables of each head of one or of all, whose rows change together and keep what is asked for."""
         settings, text = self.settings, places[0].text
-        item = self.heads.items[text]
-        asked = self.heads.requested(places[0], settings.queries or LAST)
+        item = self.items[text]
+        asked = self.requested(item, places[0], settings.queries or LAST)
         if not asked:
             return
         rows = asked if item.length > _MAPS else None
-        heads = [self.heads.read(place, rows) for place in places]
-        names = self.heads.tokens(heads[0], text)
+        heads = [self.read(item, place, rows) for place in places]
+        names = self.tokens(item, heads[0])
         layer = settings.outcome == "layer"
         if text not in self._answers and not layer:
             self._answers = {text: asked_answer(self.lens, item, settings, names, text)}
@@ -190,7 +178,7 @@ class AlternativeStudy(HeadStudy[AlternativeSettings, Alternatives]):
 
     def _alternatives(self, place: Place, head: Head) -> Iterator[tuple[Found, ModelRun | None]]:
         """Yield each alternative with what the model gives when it is put back."""
-        item, settings = self.heads.items[place.text], self.settings
+        item, settings = self.items[place.text], self.settings
         seed = settings.seed * 1_000_003 + 7919 * place.text + 101 * head.layer + head.head
         generator = torch.Generator().manual_seed(seed % 2**63)
         for alternative in alternatives_of(head, settings.starts, generator):

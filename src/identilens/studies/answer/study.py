@@ -139,7 +139,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
             return call.run()
 
         likely = answer_likelihoods(lens, ids, count, measure)
-        removed = without_segments(lens, part, prompt.ids, segments, answer, likely)
+        removed = without_segments(lens, part, ids, segments, likely)
         unknown = [None] * first
         positions = {
             "text": [part] * len(ids),

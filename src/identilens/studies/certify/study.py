@@ -27,7 +27,7 @@ from identilens.studies.certify.certificates import FOLDER, CertificateFile
 from identilens.studies.certify.result import Certainty
 from identilens.studies.certify.rows import SCHEMA, certified_rows
 from identilens.studies.certify.settings import CertifySettings
-from identilens.studies.heads import HeadStudy, Place, filled
+from identilens.studies.heads import Place, TextStudy, filled
 from identilens.studies.outcomes import answer_in_words, asked_answer, kept_outcomes
 from identilens.studies.settings import UNITS, tolerances
 
@@ -41,7 +41,7 @@ _SOURCES = 1_024
 """Positions whose sources are in memory."""
 
 
-class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
+class CertifyStudy(TextStudy[CertifySettings, Certainty]):
     """Say for each attention weight whether the output determines it, and how much of the output its key brings.
 
     For each row: a proven interval of each weight over all distributions with the same output; each key's share of
@@ -105,16 +105,15 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
     @cached_property
     def _model(self) -> str:
         """Name of the model without a path, which says nothing elsewhere, and the digest of its parameters."""
-        lens = self.heads.lens
-        return f"{Path(lens.name).name} ({lens.digest[:25]})"
+        return f"{Path(self.lens.name).name} ({self.lens.digest[:25]})"
 
     def _parts_of(self, text: int) -> list[list[tuple[Place, int]]]:
         """Return the rows of each part: a few of one layer."""
         parts = []
-        for _, places in groupby(self.heads.places(text), key=lambda place: place.site):
+        for _, places in groupby(self.places(text), key=lambda place: place.site):
             places = [*places]
             # Heads of a layer have the same queries, which may take a run of the model to know.
-            queries = self.heads.requested(places[0], self.settings.queries)
+            queries = self.requested(self.items[text], places[0], self.settings.queries)
             rows = [*product(places, queries)]
             parts += [rows[first : first + _ROWS] for first in range(0, len(rows), _ROWS)]
         return parts
@@ -125,13 +124,13 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
 
     def run(self, part: int) -> Output:
         """Return the certificates of some rows of a layer, all rows together."""
-        settings, heads = self.settings, self.heads
+        settings = self.settings
         first, _ = self.parts[part][0]
         text, site = first.text, first.site
-        item, captured = heads.items[text], self._layer(text, site)
+        item, captured = self.items[text], self._layer(text, site)
         # What a head computes of all its rows is not kept for the next part.
         layer = [*captured.heads]
-        names, side = heads.tokens(layer[0], text), sides(site.kind, item.tokens)
+        names, side = self.tokens(item, layer[0]), sides(site.kind, item.tokens)
         tokens = names[side.key]
         spelling = Spelling.of(item, side.key, tokens)
         answer, words = self._answer(text, site.kind) if settings.outcome in UNITS else (None, None)
@@ -188,7 +187,7 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
             UnsupportedModelError: If the model's logits are no such sum.
         """
         lens, asked = self.lens, self.settings.source
-        stream = read_stream(lens, self.heads.items[text], query)
+        stream = read_stream(lens, self.items[text], query)
         likely = int(stream.logits.argmax())
         tokens = [likely if one == "most likely" else token_of(lens, one) for one in asked]
         names = token_names(lens.tokenizer, tokens) if lens.tokenizer else map(str, tokens)
@@ -198,20 +197,18 @@ class CertifyStudy(HeadStudy[CertifySettings, Certainty]):
 
     def _read_layer(self, text: int, site: Site) -> CapturedLayer:
         """Return a layer on a text, with the rows that are asked for."""
-        lens, item = self.heads.lens, self.heads.items[text]
-        asked = self.settings.queries
-        rows = None if asked is None else self.heads.requested(Place(text, site, 0), asked)
-        return lens.layer(item, site.layer, site.kind, rows)
+        item, asked = self.items[text], self.settings.queries
+        rows = None if asked is None else self.requested(item, Place(text, site, 0), asked)
+        return self.lens.layer(item, site.layer, site.kind, rows)
 
     def _read_answer(self, text: int, kind: Kind) -> tuple[Answer, str]:
         """Return the model's answer to a text, and what it is in words where heads of this kind are looked at."""
-        item = self.heads.items[text]
-        site = next(site for site, _ in self.heads.chosen if site.kind == kind)
-        names = self.heads.tokens(self._layer(text, site).head(0), text)
+        item = self.items[text]
+        site = next(site for site, _ in self.chosen if site.kind == kind)
+        names = self.tokens(item, self._layer(text, site).head(0))
         answer = asked_answer(self.lens, item, self.settings, names, text)
-        decoder = "decoder" in names
-        own, after = names["decoder" if decoder else "encoder"], decoder or kind != "encoder"
-        return answer, answer_in_words(answer, own, after=after)
+        own = names["decoder" if "decoder" in names else "encoder"]
+        return answer, answer_in_words(answer, own)
 
 
 certify = study_function(CertifyStudy, "certify")

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from identilens.runs.settings import LIST, NonNegative, Positive
-from identilens.studies.settings import KindSettings
+from identilens.studies.settings import HeadSettings
 
 Intervention = Literal["zero", "renormalise"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FaithfulnessSettings(KindSettings):
+class FaithfulnessSettings(HeadSettings):
     """What is explained, and the tests of its explanations.
 
     Attributes:

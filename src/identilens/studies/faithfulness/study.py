@@ -36,7 +36,7 @@ from identilens.studies.faithfulness.evaluation import (
 )
 from identilens.studies.faithfulness.result import Faithfulness
 from identilens.studies.faithfulness.settings import FaithfulnessSettings, Intervention
-from identilens.studies.heads import TextHeads, TextStudy, filled
+from identilens.studies.heads import TextStudy, filled
 
 Weights = Float[Tensor, "row key"]
 """A number of each key of some rows: weights, or scores."""
@@ -83,7 +83,7 @@ class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
     def __init__(self, lens: Lens, texts: Any, settings: FaithfulnessSettings) -> None:
         super().__init__(lens, texts, settings)
         if settings.decision is None:
-            self._heads = TextHeads.of(lens, self.items, settings, settings.kind)
+            self.places(0)  # names a head that the model lacks
         else:
             decide(lens, self.items[0], settings.decision)
 
@@ -92,7 +92,7 @@ class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
         settings = self.settings
         tables: dict[str, list[Table]] = {name: [] for name in Faithfulness.schema}
         if settings.decision is None:
-            for drawn in sampled_maps(self._heads, part, settings):
+            for drawn in sampled_maps(self, part):
                 explained = explanations(drawn, drawn.weights)
                 others = sample_alternatives(
                     drawn.weights,
@@ -142,19 +142,17 @@ def sample(random: np.random.Generator, values: Sequence[int], count: int) -> li
     return sorted(random.choice(values, min(count, len(values)), replace=False).tolist())
 
 
-def sampled_maps(
-    heads: TextHeads, text: int, settings: FaithfulnessSettings
-) -> Iterator[SampledMap]:
+def sampled_maps(study: FaithfulnessStudy, text: int) -> Iterator[SampledMap]:
     """Yield the maps of a text that are tested, drawn with their rows from the seed and the text's number.
 
     Raises:
         InputError: If a head has an attention sink.
         UnsupportedModelError: If the model's attention cannot be captured faithfully.
     """
-    places = heads.places(text)
+    places, settings, item = study.places(text), study.settings, study.items[text]
     random = np.random.default_rng([settings.seed, text])
     for number in sample(random, range(len(places)), settings.maps):
-        head = heads.read(places[number])
+        head = study.read(item, places[number])
         seen = head.attention.isfinite() if head.visible is None else head.visible
         # Rows that see more keys than the smallest group removes.
         usable = (seen.sum(-1) > min(settings.groups)).nonzero()[:, 0].tolist()
@@ -163,7 +161,7 @@ def sampled_maps(
         queries = sample(random, usable, settings.rows)
         seed = int(random.integers(2**31))
         weights, seen = head.attention[queries], seen[queries]
-        runs = MapRuns(heads.lens, heads.items[text], head)
+        runs = MapRuns(study.lens, item, head)
         yield SampledMap(
             place=places[number].row,
             head=head,

@@ -1,8 +1,6 @@
 """What happens to a model's answer when a head, or one key of one row, is removed."""
 
 from collections.abc import Iterator
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -20,15 +18,14 @@ from identilens.models.spelling import Spelling
 from identilens.models.substitution import Rows
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
-from identilens.studies.heads import Place, TextHeads, TextStudy, check_asked, filled
+from identilens.studies.heads import Place, TextStudy, check_asked, filled
 from identilens.studies.influence.result import Influence
 from identilens.studies.influence.settings import InfluenceSettings
 from identilens.studies.outcomes import (
     asked_answer,
     head_effects,
     head_estimates,
-    positions,
-    removals,
+    mean_change,
     without_segments,
 )
 
@@ -69,7 +66,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
 
     def __init__(self, lens: Lens, texts: Any, settings: InfluenceSettings) -> None:
         super().__init__(lens, texts, settings)
-        self.heads = TextHeads.of(lens, self.items, settings, settings.kind)
+        self.places(0)  # names a head that the model lacks
 
     def check_rows(self) -> None:
         """Check that a decision can follow the texts, and that they, with it, have the rows that are asked for."""
@@ -92,19 +89,19 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
 
     def run(self, part: int) -> Output:
         """Return the effects of one text's heads, and of the keys of the rows that were named."""
-        item, settings, chosen = self.items[part], self.settings, self.heads.chosen
+        item, settings = self.items[part], self.settings
         answer = self._answer(item, part)
-        places = self.heads.places(part)
+        places = self.places(part)
         rows = [place.row for place in places]
         numbers = range(len(rows))
         if settings.directions:
-            estimates = head_estimates(answer, chosen, settings.directions, settings.seed)
+            estimates = head_estimates(answer, self.chosen, settings.directions, settings.seed)
             for row, estimate in zip(rows, estimates, strict=True):
                 row["estimate"] = estimate
             most = settings.removed or (_LARGEST if len(rows) > _MANY else len(rows))
             numbers = sorted(sorted(numbers, key=estimates.__getitem__, reverse=True)[:most])
-        removed = [chosen[number] for number in numbers]
-        changes = removals(answer, removed, "zero", partial(_removal, answer))
+        removed = [self.chosen[number] for number in numbers]
+        changes = head_effects(answer, removed, measure=_removal)
         means = head_effects(answer, removed, "mean")
         known = answer.likelihoods(answer.own)
         tokens = {
@@ -122,14 +119,14 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             if settings.queries is not None:
                 parts["hidden_keys"].append([*self._keys(answer, place)])
         if settings.without:
+            ids = [*item.tensors["input_ids"].tolist(), *answer.following]
             spelling = Spelling.of(item, "encoder", item.tokens["encoder"])
-            segments = [TEMPLATE] * item.length
+            segments = [TEMPLATE] * len(ids)
             for name, words in map(read_segment, settings.without):
                 for key in segment_keys(words, spelling, part):
                     segments[key] = name
-            ids, likely = item.tensors["input_ids"].tolist(), known.exp().tolist()
-            found = without_segments(self.lens, part, ids, segments, answer.following, likely)
-            parts["without"].append(found)
+            likely = known.exp().tolist()
+            parts["without"].append(without_segments(self.lens, part, ids, segments, likely))
         return Output(filled(Influence.schema, {**parts, "table": [rows]}))
 
     def _answer(self, item: Item, text: int) -> Answer:
@@ -155,11 +152,10 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
 
     def _keys(self, answer: Answer, place: Place) -> Iterator[Row]:
         """Yield the effect of each key with a weight in the rows that were named."""
-        heads = TextHeads(self.lens, [answer.item])
-        only = replace(place, text=0)
-        head = heads.read(only)
-        tokens, side = heads.tokens(head, 0), sides(head.kind, answer.item.tokens)
-        for query in heads.requested(only, self.settings.queries):
+        item = answer.item
+        head = self.read(item, place)
+        tokens, side = self.tokens(item, head), sides(head.kind, item.tokens)
+        for query in self.requested(item, place, self.settings.queries):
             row = head.attention[query]
             shares = norm_share(row[None], head.at(query))[0].tolist()
             for key in row.nonzero()[:, 0].tolist():
@@ -185,7 +181,7 @@ def _removal(answer: Answer, after: Tensor, before: Tensor) -> tuple[Row, Tensor
     """Return the change of an outcome, and that of the log probability of each token of an answer, if one is given."""
     gains = answer.likelihoods(after) - answer.likelihoods(before)
     change = {
-        "effect": answer.between(after, before) / positions(answer),
+        "effect": mean_change(answer, after, before),
         "log_change": float(gains.sum()) if answer.following else None,
     }
     return change, gains

@@ -10,7 +10,7 @@ from identilens.charts.views import View
 from identilens.measures.attention.intervals import POINT
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, decimals
-from identilens.studies.outcomes import FEW_KEYS, exactness, normed_heads
+from identilens.studies.outcomes import ONLY_FEW, exactness, normed_heads
 
 _PLACE = ["corpus", "kind", "layer", "head", "pattern", "tolerance"]
 MEANS = ("score", "lo", "hi")
@@ -124,7 +124,7 @@ class PatternScores(Result):
             exactly=exactness(tolerance),
             exact=counts.filter(pl.lit(tolerance != "0"), tolerance="0")["identified"].sum()
             or None,
-            few=FEW_KEYS if fixed else None,
+            few=ONLY_FEW if fixed else None,
             normed=normed_heads(self.provenance["model"]),
         )
 
@@ -134,7 +134,7 @@ In {called:,} of {heads:,} cases a head is called by a pattern: its mean attenti
 In {identified:,} of them every alternative with the same outputs, {exactly}, has that.
 With exactly the same outputs it is so in {exact:,}.
 The highest score is {highest_score:.2f}: {pattern} by {kind} head {highest_name} ({corpus}).
-No other weights with the same outputs change a score. {few}"""
+No other weights with the same outputs change a score. {few}."""
 
 _TILES = """\
 {called:,} | times a head is called by a pattern

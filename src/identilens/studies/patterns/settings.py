@@ -5,11 +5,11 @@ from typing import Annotated
 
 from identilens.errors import SettingError
 from identilens.runs.settings import LIST, NonNegative, Part, Positive
-from identilens.studies.settings import KindSettings, ToleranceSettings
+from identilens.studies.settings import HeadSettings, ToleranceSettings
 
 
 @dataclass(frozen=True, kw_only=True)
-class PatternSettings(ToleranceSettings, KindSettings):
+class PatternSettings(ToleranceSettings, HeadSettings):
     """Which patterns of which heads, on how many rows.
 
     Attributes:

@@ -13,9 +13,8 @@ from identilens.errors import InputError
 from identilens.measures.attention.detectors import PATTERNS
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
-from identilens.models.layout import chosen_heads
 from identilens.models.lens import Lens
-from identilens.models.sequences import names_at, sides
+from identilens.models.sequences import sides
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Tables
 from identilens.studies.certify.rows import Functionals, proven_rows
@@ -68,10 +67,9 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         self.patterns = [pattern(name) for name in settings.pattern or PATTERNS]
         if settings.repeated:
             entries = [*self.items.entries, *lens.read(self._repeated())]
-            self.items = Items(lens, entries, settings.max_length)
-        sites = lens.sites(self.items[0])
-        chosen = chosen_heads(sites, settings.layers, settings.heads, settings.kind)
-        self.chosen = {(sites.index(site), head) for site, head in chosen if site.kind != "cross"}
+            self.items = self.parts = Items(lens, entries, settings.max_length)
+        places = ((site.layer, head, site.kind) for site, head in self.chosen)
+        self._scored = {place for place in places if "cross" not in place}
         self.tolerances = settings.read_tolerances(lens.dtype)
 
     def _repeated(self) -> list[list[int]]:
@@ -91,7 +89,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         [text] = self.lens.capture(item, weights=True)
         corpus = "texts" if part < self.given else "repeated"
         for number, layer in enumerate(text.layers):
-            heads = [head for head in layer.heads if (number, head.head) in self.chosen]
+            heads = [head for head in layer.heads if head.address in self._scored]
             for head in heads:
                 head.refuse_sink()
             if heads and (drawn := self._drawn(part, item, heads[0])):
@@ -112,8 +110,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
 
     def _drawn(self, part: int, item: Item, head: Head) -> Mapping[int, Functionals]:
         """Return the patterns of each row that is drawn for one; heads of a layer have the same."""
-        side = sides(head.kind, item.tokens).query
-        names = names_at(item.tokens, side, len(head.queries), self.lens.model.config)
+        names = self.tokens(item, head)[sides(head.kind, item.tokens).query]
         place = self.settings.seed, part, head.layer, head.kind
         rows = [
             functionals_of(self.patterns, ClaimRow(head, query, names, part))

@@ -23,7 +23,6 @@ from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
 from identilens.studies.heads import (
     Place,
-    TextHeads,
     TextStudy,
     asked_places,
     check_asked,
@@ -98,11 +97,10 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
         n = len(maps[0])
         if any(one.shape != (n, n) for one in maps):
             raise _several_stacks(self.lens)
-        tokens = TextHeads(self.lens, self.items).tokens(layers[0][0], part)
+        tokens = self.tokens(self.items[part], layers[0][0])
         [names] = tokens.values()
         queries, targets = (
-            list(range(n)) if asked is None else asked_places(names, asked)
-            for asked in (settings.queries, settings.targets)
+            asked_places(names, asked) for asked in (settings.queries, settings.targets)
         )
         # Equal weights reach every token that a query can see.
         equal = torch.ones_like(maps[0])

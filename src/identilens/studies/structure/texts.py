@@ -95,7 +95,7 @@ def texts_of_length(lens: Lens, texts: Any, length: int) -> Items:
     Raises:
         InputError: For fewer than two texts, or input that is not made of tokens.
     """
-    items = Items(lens, lens.reader.entries(texts, length), length)
+    items = Items(lens, texts, length)
     long_enough = [number for number, item in enumerate(items) if _size(item, number) >= length]
     if len(long_enough) < 2:
         raise InputError(

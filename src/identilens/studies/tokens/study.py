@@ -115,10 +115,6 @@ class TokenStudy(TextStudy[TokenSettings, TokenIdentifiability]):
         self._rates: dict[tuple[Any, ...], float] = {}
         self._temporary: TemporaryDirectory[str] | None = None
 
-    def sizes(self) -> Sequence[int]:
-        """Return one fold for each part."""
-        return [1] * len(self.parts)
-
     def begin(self, folder: RunFolder | None) -> None:
         """Read the learning rates that finished parts have chosen."""
         super().begin(folder)
