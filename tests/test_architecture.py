@@ -127,8 +127,7 @@ def test_no_import_circle():
 def test_a_study_knows_no_other_study_and_its_views_no_result():
     """Libraries that several studies share stand below them; what belongs to one stands in its folder."""
     shared = {
-        "registry", "reports", "settings", "drawn", "heads", "head_views", "items", "outcomes", "perturbation",
-        "perturbation_views",
+        "registry", "reports", "settings", "drawn", "heads", "head_views", "items", "outcomes",
     }  # fmt: skip
     allowed = {("audit", "certify"), ("patterns", "certify"), ("answer", "certify")}
     for name in modules():

@@ -13,7 +13,7 @@ from torch.nn.functional import kl_div
 
 from identilens.errors import InputError
 from identilens.linalg.decompositions import eigh
-from identilens.linalg.memory import wide
+from identilens.linalg.memory import blocks, wide
 from identilens.models.capture import states_of
 from identilens.models.explaining import Exact
 from identilens.models.heads import Head
@@ -32,8 +32,8 @@ Left = Literal["zero", "mean"]
 Entries = Float[Tensor, "position entry"]
 """The logits, or the final hidden states, at the positions that count."""
 
-Measure = Callable[[Tensor, Tensor], Any]
-"""What is measured of an outcome after a change and before it."""
+Measure = Callable[[Any, Tensor, Tensor], Any]
+"""What is measured of an answer's outcome after a change and before it."""
 
 _AT_ONCE, _LOGITS = 8, 2**24
 """Copies of a text in one run of the model at most, and how many logits they may have together."""
@@ -41,7 +41,7 @@ _AT_ONCE, _LOGITS = 8, 2**24
 _ENTRIES = 2**22
 """Entries that are held in double precision at a time, where an outcome has more of them."""
 _POSITIONS = 64
-"""Positions whose outcomes are compared at a time."""
+"""Positions of which a random direction is drawn at a time."""
 
 Heads = Sequence[tuple[int, int]]
 """Heads: the number of their attention in call order, and their own."""
@@ -85,8 +85,8 @@ class Answer:
             before = wide(before)
             return float((wide(after) - before).norm() / before.norm().clamp_min(1e-300))
         change = 0.0
-        for parts in zip(after.split(_POSITIONS), before.split(_POSITIONS), strict=True):
-            changed, own = (wide(part).log_softmax(-1) for part in parts)
+        for part in blocks(len(before), 64 * before.shape[1], before.device):
+            changed, own = (wide(entries[part]).log_softmax(-1) for entries in (after, before))
             change += float(kl_div(changed, own, reduction="sum", log_target=True))
         return max(0.0, change)
 
@@ -117,14 +117,14 @@ class Answer:
         number: int,
         heads: Sequence[int],
         left: Left = "zero",
-        measure: Measure | None = None,
+        measure: Measure = between,
     ) -> list[Any]:
         """Return the change of the outcome when a head writes nothing, or at each row its mean, for each of some heads.
 
-        ``number`` is that of their attention in call order; another ``measure`` of two outcomes may take the place of
-        `between`.
+        ``number`` is that of their attention in call order; another ``measure`` of the answer's outcomes may take the
+        place of `between`.
         """
-        measure, later = measure or self.between, self._layers
+        later = self._layers
         # The model's own attention on both sides: in half precision, eager attention alone changes the outcome.
         own = self._entries_of(later.own)
         copies, found = [self.item] * len(heads), []
@@ -137,7 +137,9 @@ class Answer:
                     removed.copy_(removed.mean(0) if left == "mean" else torch.zeros_like(removed))
 
             run = later.changed(number, remove, len(batch))
-            found += [measure(self._entries_of(run, place), own) for place in range(len(batch))]
+            found += [
+                measure(self, self._entries_of(run, place), own) for place in range(len(batch))
+            ]
         return found
 
     @cached_property

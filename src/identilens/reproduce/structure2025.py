@@ -13,7 +13,7 @@ from identilens.lab.reversal.study import train_reversal
 from identilens.lab.reversal.task import DRAFT_THRESHOLD, antidiagonal_match, best_range
 from identilens.reproduce.record import Reproduction
 from identilens.runs.tables import Tables, markdown_table
-from identilens.studies.perturbation_views import by_perturbation, norm_correlations
+from identilens.studies.structure.perturbation_views import by_perturbation, norm_correlations
 
 Report = Callable[[list[Reversal], pl.DataFrame], tuple[Tables, str]]
 """Returns tables and findings of a figure."""

@@ -136,8 +136,8 @@ def check_asked(items: Sequence[Item], asked: Sequence[int | str] | None) -> Non
     Raises:
         InputError: For a token or position that no text has.
     """
+    names = [own for item in items for own in item.tokens.values()] if asked else []
     for one in asked or ():
-        names = [own for item in items for own in item.tokens.values()]
         # An image's positions show only in the model.
         if names and not any(_places(own, one) for own in names):
             named_places(names[0], one, 0)  # says what there is

@@ -1,8 +1,7 @@
 """What must stay the same when weights change, and how nearly: the outcome and the tolerances of a certificate."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from inspect import signature
 from itertools import compress, groupby
 from math import expm1, sqrt
@@ -26,7 +25,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import Handler
 from identilens.models.layout import Site, find_site
 from identilens.models.lens import Lens
-from identilens.models.outcome import Answer, Left
+from identilens.models.outcome import Answer, Left, Measure
 from identilens.models.substitution import Rows
 from identilens.models.token_names import unmarked
 from identilens.runs.tables import Columns, decimals
@@ -300,18 +299,14 @@ def head_effects(
     answer: Answer,
     heads: Sequence[tuple[Site, int]],
     left: Left = "zero",
-    measure: Callable[[Answer, Tensor, Tensor], Any] = mean_change,
+    measure: Measure = mean_change,
 ) -> list[Any]:
     """Return the change of the outcome when each head is removed, or what else a measure finds without it and with."""
     sites, found = answer.lens.sites(answer.item), []
     # Weights that change as they are used (some quantised ones) lead to new sites.
     for (layer, kind), chosen in groupby(heads, key=lambda one: (one[0].layer, one[0].kind)):
-        found += answer.without(
-            find_site(sites, layer, 0, kind),
-            [head for _, head in chosen],
-            left,
-            partial(measure, answer),
-        )
+        removed = [head for _, head in chosen]
+        found += answer.without(find_site(sites, layer, 0, kind), removed, left, measure)
     return found
 
 

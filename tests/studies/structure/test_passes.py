@@ -11,8 +11,8 @@ from helpers.zoo import ids, tiny_encoder
 from identilens.errors import InputError, OutputFolderError
 from identilens.measures.structure import circularity, structure_weights
 from identilens.measures.structure.perturbation import perturbation_directions
-from identilens.studies.perturbation import perturbation_rows
 from identilens.studies.structure import study as passes
+from identilens.studies.structure.perturbation import perturbation_rows
 from identilens.studies.structure.study import structure
 
 N = 7

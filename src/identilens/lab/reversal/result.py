@@ -14,7 +14,7 @@ from identilens.lab.reversal.task import DRAFT_THRESHOLD, SWEEP, best_range
 from identilens.measures.structure.weights import structure_weights
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import decimals
-from identilens.studies.perturbation_views import NORMS_VIEW, PERTURBATIONS, named_norms
+from identilens.studies.structure.perturbation_views import NORMS_VIEW, PERTURBATIONS, named_norms
 
 SHOWN = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8)
 """Thresholds whose W is drawn (structure2025, Fig. 2)."""

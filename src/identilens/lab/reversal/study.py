@@ -18,7 +18,7 @@ from identilens.models.lens import Lens
 from identilens.runs.provenance import Identity
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Row, table_of
-from identilens.studies.perturbation import perturbation_rows
+from identilens.studies.structure.perturbation import perturbation_rows
 
 Sequences = Int[Tensor, "batch n"]
 PERTURBED_INPUTS = 5

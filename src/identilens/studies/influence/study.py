@@ -98,7 +98,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             estimates = head_estimates(answer, self.chosen, settings.directions, settings.seed)
             for row, estimate in zip(rows, estimates, strict=True):
                 row["estimate"] = estimate
-            most = settings.removed or (_LARGEST if len(rows) > _MANY else len(rows))
+            most = settings.removed or (_LARGEST if len(rows) > _MANY else None)
             numbers = sorted(sorted(numbers, key=estimates.__getitem__, reverse=True)[:most])
         removed = [self.chosen[number] for number in numbers]
         changes = head_effects(answer, removed, measure=_removal)
@@ -137,13 +137,12 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             return asked_answer(lens, item, settings, item.tokens, text)
         if settings.decision is None:
             return Answer(lens, item, settings.outcome)
-        last = item.length - 1
         meant = [
             Answer(
                 lens,
-                followed(lens, item, ids[:-1]),
+                longer := followed(lens, item, ids[:-1]),
                 settings.outcome,
-                range(last, last + len(ids)),
+                range(item.length - 1, longer.length),
                 ids,
             )
             for ids in self.decisions

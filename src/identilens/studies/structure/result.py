@@ -10,7 +10,7 @@ from identilens.charts.views import View
 from identilens.measures.structure.weights import structure_weights
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, decimals, integers
-from identilens.studies.perturbation_views import (
+from identilens.studies.structure.perturbation_views import (
     NORMS_VIEW,
     PERTURBATIONS,
     by_perturbation,

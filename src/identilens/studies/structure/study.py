@@ -32,7 +32,7 @@ from identilens.runs.reading import read_tensors
 from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Tables
 from identilens.studies.heads import filled, shaped
-from identilens.studies.perturbation import perturbation_rows
+from identilens.studies.structure.perturbation import perturbation_rows
 from identilens.studies.structure.result import HEAD, Structure
 from identilens.studies.structure.settings import StructureSettings
 from identilens.studies.structure.texts import (
