@@ -45,7 +45,7 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
             bring parts of speech.
 
     Raises:
-        InputError: For texts or options that cannot be used, or too little memory.
+        InputError: For texts or options that cannot be used.
         UnsupportedModelError: If the model's attention cannot be captured or its first layer not be found.
         NumericalError: If a derivative is NaN or infinite, naming the text.
         OutputFolderError: If ``out`` contains something else or cannot be written.
