@@ -28,23 +28,25 @@ def deviation(plain: Any, other: Any, lengths: Lengths, items: Sequence[Item]) -
     others = dict(_tensors(other))
     for name, expected in _tensors(plain):
         # Under capture a family reports no weights, also if its configuration requests them.
-        if name not in others and "attentions" in name[0]:
+        if name not in others and "attentions" in name:
             continue
         for text in range(len(items)):
-            part = _own(name[0], expected, text, lengths, items)
+            part = _own(name, expected, text, lengths, items)
             if part is not None:
                 found.append(relative(wide(others[name][part]), wide(expected[part])))
     # Unlike Python's, torch's largest is NaN if any is.
     return float(torch.tensor(found, dtype=torch.float64).max())
 
 
-def _tensors(output: Any) -> Iterator[tuple[tuple[str, int], Tensor]]:
-    """Yield every floating point tensor of a model output, by the output's name and its place there."""
-    named = output if isinstance(output, Mapping) else {"": output}
-    for name, values in named.items():
-        for place, one in enumerate(tree_leaves(values)):
-            if isinstance(one, Tensor) and one.is_floating_point():
-                yield (name, place), one
+def _tensors(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Yield every floating point tensor of a model output, named by its path."""
+    if isinstance(output, Mapping):
+        for key, value in output.items():
+            yield from _tensors(value, f"{name}.{key}")
+        return
+    for place, one in enumerate(tree_leaves(output)):
+        if isinstance(one, Tensor) and one.is_floating_point():
+            yield f"{name}.{place}", one
 
 
 def _own(name: str, tensor: Tensor, text: int, lengths: Lengths, items: Sequence[Item]) -> Any:
@@ -54,7 +56,7 @@ def _own(name: str, tensor: Tensor, text: int, lengths: Lengths, items: Sequence
     if tensor.ndim < 2 or len(tensor) != len(items):
         return None
     sequence = (
-        "decoder" if "decoder" in items[0].tokens and not name.startswith("encoder") else "encoder"
+        "decoder" if "decoder" in items[0].tokens and not name.startswith(".encoder") else "encoder"
     )
     if tensor.ndim == 2:
         return None if lengths.padded else text
