@@ -24,7 +24,7 @@ from families.tiny import model_types
 from families.trial import Trial, trial
 
 ROOT = Path(__file__).parents[2]
-MEMORY = 10 * 2**30
+MEMORY = 16 * 2**30
 USES = 80
 """Types that one process tries before another takes over: classes once imported stay in memory."""
 

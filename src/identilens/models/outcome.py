@@ -134,7 +134,7 @@ class Answer:
             def remove(_call: AttentionCall, output: Tensor, batch: Sequence[int] = batch) -> None:
                 for place, copy in enumerate(batch):
                     removed = output[place, :, heads[copy]]
-                    removed.copy_(removed.mean(0) if left == "mean" else torch.zeros_like(removed))
+                    removed[:] = removed.mean(0) if left == "mean" else 0.0
 
             run = later.changed(number, remove, len(batch))
             found += [

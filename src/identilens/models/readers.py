@@ -38,12 +38,12 @@ def adds_up(
 
     def passage(mixed: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return what the projection gives and what leaves the block before its norm, if anything leaves it."""
-        projected: list[Tensor] = []
-        left: list[Tensor] = []
+        projected, left = [], []
 
         def project(_module: nn.Module, _inputs: Inputs, output: Any) -> None:
-            # Some families call it for several parts of the positions.
-            projected.append(output.flatten())
+            # Some families call it for several parts of the positions, or the block once more.
+            if not left:
+                projected.append(output.flatten())
 
         def leave(_module: nn.Module, inputs: Inputs, *output: Any) -> None:
             tensors = (one for one in tree_leaves(output or inputs[0]) if isinstance(one, Tensor))
@@ -51,6 +51,8 @@ def adds_up(
 
         def answer(call: AttentionCall) -> Tensor:
             changed = same[call.index] is meeting
+            if changed and left:  # of another call of the block
+                del projected[:], left[:]
             return mixed.clone() if changed else same[call.index].call.run()
 
         with (
@@ -59,16 +61,15 @@ def adds_up(
             hooked([projection], after=project),
             hooked(ends, after=leave),
         ):
-            if layer is None:
-                forward()
+            if layer:
+                layer.module(*layer.inputs[0], **layer.inputs[1])
             else:
-                args, kwargs = layer.inputs
-                layer.module(*args, **kwargs)
+                forward()
         return (torch.cat(projected), left[0]) if left else None
 
     with evaluation_mode(model):
         own = meeting.call.run()
-    if not bool(own.isfinite().all()):
+    if not own.isfinite().all():
         return True
     before, after = passage(own), passage(4 * drawn_like(own))
     if before is None or after is None:
