@@ -38,6 +38,7 @@ ELSEWHERE = 1e-4
 
 CARRIED_ON = {
     "within_spearman": 0.05, "whole_spearman": 0.05, "pooled_spearman": 0.05,  # ranks of nearly equal numbers
+    "spearman": 1e-3,
     "mean_total_variation": 0.01, "largest_total_variation": 0.01,  # of a random walk, whose steps depend on the last
     "hidden": 1e-3, "violation": 1e-3, "largest_violation": 1e-3,  # after training
     "effective": 1e-3, "contribution": 1e-3,  # differences of nearly equal numbers

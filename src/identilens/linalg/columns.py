@@ -47,14 +47,8 @@ class Columns:
         return self.rows > 1 and full and self._parts[1].shape[-2] == self.kept.shape[-1]
 
     @cached_property
-    def _pairs(self) -> Tensor:
-        rho = self.kept.shape[-1]
-        return torch.tril_indices(rho, rho, device=self.kept.device)
-
-    @cached_property
     def _products(self) -> Float[Tensor, "*head key pair"]:
-        first, second = self._pairs
-        return self.kept[..., first] * self.kept[..., second]
+        return (self.kept[..., None] * self.kept[..., None, :]).flatten(-2)
 
     def gram(self, ratio: Float[Tensor, "*program key"]) -> Float[Tensor, "*program rho rho"]:
         """Return Bᵀ D B for each diagonal D, in the coordinates of the frame, and 1 for columns of zeros."""
@@ -71,9 +65,7 @@ class Columns:
             each = self.kept[..., None, :, :]
             equations = (each * ratio[..., None]).mT @ each
         else:
-            # One triangle of each is formed.
-            equations = ratio.new_zeros(*ratio.shape[:-1], rho, rho)
-            equations[..., self._pairs[0], self._pairs[1]] = ratio @ self._products
+            equations = (ratio @ self._products).unflatten(-1, (rho, rho))
         equations.diagonal(dim1=-2, dim2=-1).add_((self.kept == 0).all(-2, keepdim=True))
         return equations
 
@@ -81,4 +73,9 @@ class Columns:
         self, factor: Float[Tensor, "*program rho rho"], right: Float[Tensor, "*program rho"]
     ) -> Float[Tensor, "*program rho"]:
         """Return solutions of equations in B's own coordinates, whose Cholesky factors are in those of the frame."""
-        return torch.cholesky_solve((right @ self.frame.mT)[..., None], factor)[..., 0] @ self.frame
+        # Unlike cholesky_solve, these read the factors where they are.
+        half = torch.linalg.solve_triangular(
+            factor, (right @ self.frame.mT)[..., None], upper=False
+        )
+        solved = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+        return solved[..., 0] @ self.frame

@@ -1,6 +1,7 @@
 """Linear and cone programs over rows' alternatives, many at once, by an interior-point method that shares work."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 
@@ -25,6 +26,8 @@ _CLOSE = 1e-9
 _SHORT_OF_BOUNDARY = 0.99
 _CORRECTIONS, _RIDGE = 3, 1e-13
 """Steps that bring a point into P, and what is added to their equations, as a share of the largest on the diagonal."""
+_LEFT = 0.8
+"""Share of the programs up to which those that are left go on by themselves."""
 _EPS = torch.finfo(torch.float64).eps
 
 Points = Float[Tensor, "*program key"]
@@ -62,7 +65,7 @@ class SharedPrograms:
     for the cone, Vandenberghe, The CVXOPT linear and quadratic cone program solvers, 2010). In a step each program
     needs Bᵀ D B with a diagonal D of its own: the products of B's columns are formed once, so that all of them are one
     matrix product. The method is not trusted: bounds are proven from its multipliers, and its points are brought into
-    P. All on the device of B, on one thread.
+    P. All on the device of B; on a processor parts of the programs run beside each other.
 
     Args:
         kept: B, orthonormal columns that span [T, 1]; of several rows beside each other, the ones of each by itself.
@@ -82,7 +85,6 @@ class SharedPrograms:
         self._columns = Columns(self.kept, self._count)
         self._hidden = (self.kept == 0).all(-1)[..., None, :]
 
-    @one_thread()
     def bounds(
         self, costs: Points, rows: Points, reach: Multipliers, complementarity: float
     ) -> tuple[Tensor, ...]:
@@ -107,7 +109,6 @@ class SharedPrograms:
         """Return x near the least cost·x, x >= 0, with xᵀB in the ellipsoid around ``right``; nothing is certified."""
         return self._interior(_CLOSE, cost[None], right[None], reach[None])[0][0].clamp_min(0.0)
 
-    @one_thread()
     def minimise(
         self,
         costs: Points,
@@ -209,15 +210,22 @@ class SharedPrograms:
         rows: Tensor,
         reach: Tensor | None,
     ) -> tuple[Tensor, ...]:
-        """Return what ``solve`` returns for all programs, so many at a time that they and their equations fit."""
+        """Return what ``solve`` returns for all programs, so many at a time that they and their equations fit.
+
+        Each of these parts has a thread to itself, so that digits are the same on any number of threads.
+        """
         *heads, keys, rho = self.kept.shape
         if reach is None:
             reach = self.kept.new_zeros(*costs.shape[:-1], rho)
         # Hidden keys have a cost and no part in anything else.
         costs = costs.masked_fill(self._hidden, 1.0)
-        each = 8 * prod(heads) * (2 * rho * rho + 8 * keys)
+        each = 8 * prod(heads) * (4 * rho * rho + 16 * keys)
         programs = blocks(max(costs.shape[-2], 1), each, costs.device)
-        parts = [solve(*(one[..., part, :] for one in (costs, rows, reach))) for part in programs]
+        threads = torch.get_num_threads() if costs.device.type == "cpu" else 1
+        pool = ThreadPoolExecutor(threads, "", torch.set_num_threads, (1,))
+        with one_thread(), pool:
+            solved = lambda part: solve(*(one[..., part, :] for one in (costs, rows, reach)))  # noqa: E731
+            parts = [*pool.map(solved, programs)]
         return tuple(torch.cat(part, len(heads)) for part in zip(*parts, strict=True))
 
     def _bounded(
@@ -261,7 +269,7 @@ class SharedPrograms:
         )
         points, multipliers = x.clone(), y.clone()
         program = torch.arange(costs.shape[-2], device=x.device).expand(x.shape[:-1])
-        running = torch.ones_like(program, dtype=torch.bool)
+        running = program >= 0
         for _ in range(_STEPS):
             primal = right + reach * u - x @ self.kept
             dual = costs - y @ self.kept.mT - s
@@ -274,17 +282,9 @@ class SharedPrograms:
                 kept = numbers.where(sound[..., None], held.gather(-2, place))
                 held.scatter_(-2, place, kept)
             running &= (torch.stack(worst).amax(0) > close) & (worst[0] > 1e-4 * close)
-            if not running.any():
+            going = int(running.sum(-1).max())
+            if not going:
                 break
-            # As many programs of every head go on as one of them has left.
-            first = running.byte().argsort(dim=-1, descending=True, stable=True)
-            first = first[..., : int(running.sum(-1).max())]
-            program, running = program.gather(-1, first), running.gather(-1, first)
-            x, y, s, u, z, costs, right, reach, primal, dual, mean = (
-                one.expand(*first.shape[:-1], *one.shape[-2:]).take_along_dim(first[..., None], -2)
-                for one in (x, y, s, u, z, costs, right, reach, primal, dual, mean)
-            )
-            ellipsoid = ellipsoid.take_along_dim(first[..., None, None], -3)
             moves = self._moves(
                 x,
                 s,
@@ -296,6 +296,16 @@ class SharedPrograms:
                 mean,
             )
             x, y, s, u, z = (one + move for one, move in zip((x, y, s, u, z), moves, strict=True))
+            shape = running.shape
+            if going < _LEFT * shape[-1]:
+                # As many programs of every head go on as one of them has left.
+                first = running.byte().topk(going).indices
+                places = torch.arange(running.numel()).to(first).view(shape).gather(-1, first)
+                state = program, running, x, y, s, u, z, costs, right, reach, ellipsoid
+                program, running, x, y, s, u, z, costs, right, reach, ellipsoid = (
+                    one.expand(*shape, *one.shape[len(shape) :]).flatten(0, len(shape) - 1)[places]
+                    for one in state
+                )
         return points, multipliers
 
     def _moves(
@@ -318,9 +328,9 @@ class SharedPrograms:
         equations = self._columns.gram(ratio)
         if reach.any():
             # W² with its first row and column eliminated, since v_0 = 1, is η² (1 − 2 w wᵀ / flat).
-            equations += scaling.size.square()[..., None] * ellipsoid
+            equations.addcmul_(scaling.size.square()[..., None], ellipsoid)
             bent = reach * across * (2 / flat).sqrt() * scaling.size @ self._columns.frame.mT
-            equations -= bent[..., None] * bent[..., None, :]
+            equations.addcmul_(bent[..., None], bent[..., None, :], value=-1)
         equations.diagonal(dim1=-2, dim2=-1).mul_(1 + 1e-15)
         factor = torch.linalg.cholesky_ex(equations)[0]
 

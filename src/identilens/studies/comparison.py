@@ -1,14 +1,11 @@
 """Results of one study beside each other, measure by measure."""
 
-from collections.abc import Sequence
-
 import polars as pl
 
 from identilens.errors import InputError
 from identilens.runs.result import Result
 
-_PLACES = ("kind", "layer", "head", "alternative", "state", "setting")
-_COLUMNS = "run", "measure", "mean", "difference", "error", "places"
+_PLACES = "kind", "layer", "head", "alternative", "state", "setting"
 
 
 def compare(*results: Result) -> pl.DataFrame:
@@ -30,47 +27,46 @@ def compare(*results: Result) -> pl.DataFrame:
         >>> idl.compare(first, second).columns
         ['run', 'measure', 'mean', 'difference', 'error', 'places']
     """
-    kinds = {one.analysis for one in results}
+    kinds = {result.analysis for result in results}
     if len(kinds) != 1 or len(results) < 2:
         raise InputError(
             f"expected two or more results of one study; got {len(results)} of {', '.join(sorted(kinds)) or 'none'}."
         )
-    columns = results[0].schema["table"]
+    first, texts = _values(results[0]), results[0].provenance["texts"]
+    frames = []
+    for number, result in enumerate(results, 1):
+        run = f"{result.provenance['model'].get('name')} ({number})"
+        paired = result.provenance["texts"] == texts
+        differences = _differences(first, _values(result), paired=paired)
+        frames.append(differences.select(pl.lit(run).alias("run"), pl.exclude("places"), "places"))
+    return pl.concat(frames)
+
+
+def _values(result: Result) -> pl.DataFrame:
+    """Return each measure of a result at each place, the mean over each text."""
+    columns = result.schema["table"]
     measures = [name for name, kind in columns.items() if kind.is_float()]
-    places = [name for name in _PLACES if name in columns]
-    keys, texts = [*places, "text"], results[0].provenance["texts"]
-    names = [str(one.provenance["model"].get("name")) for one in results]
-    every, frames = [], []
-    for name, result in zip(names, results, strict=True):
-        table = result.table
-        if "text" not in columns:
-            table = table.with_columns(text=pl.lit(0))
-        by_text = table.group_by(keys, maintain_order=True).agg(pl.col(measures).mean())
-        values = by_text.unpivot(measures, index=keys, variable_name="measure")
-        every.append(values.filter(pl.col("value").is_finite()))
-        means = every[-1].group_by("measure", maintain_order=True).agg(mean=pl.col("value").mean())
-        if frames:
-            paired = result.provenance["texts"] == texts
-            differences = _differences(every[0], every[-1], places, paired=paired)
-            means = means.join(differences, on="measure", how="left", maintain_order="left")
-        number = names[: len(every)].count(name)
-        run = f"{name} ({number})" if names.count(name) > 1 else name
-        frames.append(means.with_columns(run=pl.lit(run)))
-    return pl.concat(frames, how="diagonal").select(_COLUMNS)
+    keys = [name for name in _PLACES if name in columns]
+    text = pl.coalesce(pl.selectors.by_name("text", require_all=False), 0).alias("text")
+    means = result.table.group_by(*keys, text, maintain_order=True).agg(pl.col(measures).mean())
+    values = means.unpivot(measures, index=[*keys, "text"], variable_name="measure")
+    return values.filter(pl.col("value").is_finite())
 
 
-def _differences(
-    first: pl.DataFrame, second: pl.DataFrame, places: Sequence[str], *, paired: bool
-) -> pl.DataFrame:
-    """Return the mean difference of each measure over places in common, and its error over texts."""
+def _differences(first: pl.DataFrame, second: pl.DataFrame, *, paired: bool) -> pl.DataFrame:
+    """Return the mean of each measure, its mean difference over places in common, and the error of that over texts."""
+    places = first.drop("value", "text").columns
     how = "inner" if paired else "full"
-    keys = [*places, "measure", "text"]
-    values = first.join(second, on=keys, how=how, coalesce=True, suffix="_second")
+    values = first.join(second, on=[*places, "text"], how=how, coalesce=True, suffix="_second")
     a, b = pl.col("value"), pl.col("value_second")
     variance = (b - a).var() / pl.len() if paired else a.var() / a.count() + b.var() / b.count()
-    by_place = values.group_by(*places, "measure").agg(difference=b.mean() - a.mean())
     by_text = values.group_by("text", "measure").agg(a.mean(), b.mean())
-    errors = by_text.group_by("measure").agg(error=variance.sqrt())
-    apart = by_place.drop_nulls("difference").group_by("measure")
-    means = apart.agg(pl.col("difference").mean(), places=pl.len().cast(pl.Int64))
-    return means.join(errors, on="measure")
+    by_place = values.group_by(places).agg(difference=b.mean() - a.mean())
+    difference = pl.col("difference")
+    means = second.group_by("measure", maintain_order=True).agg(mean=pl.col("value").mean())
+    for more in (
+        by_place.group_by("measure").agg(difference.mean(), places=difference.count()),
+        by_text.group_by("measure").agg(error=variance.sqrt()),
+    ):
+        means = means.join(more, on="measure", how="left", maintain_order="left")
+    return means
