@@ -70,16 +70,8 @@ def mean_of_rows(
         .then(error * (left / rows).sqrt())
         .name.keep()
     )
-    found = means.join(known, on=names, how="left", maintain_order="left")
-    means = found.select(
-        *names,
-        "tolerance",
-        "value",
-        (ends + value).clip(least, most),
-        known_error,
-        "rows",
-        "population",
-    )
+    joined = means.join(known, on=names, how="left", maintain_order="left")
+    means = joined.with_columns((ends + value).clip(least, most), known_error)
     above = pl.col("lo") > 2 * pl.col("lo_error")
     below = pl.col("hi") < -2 * pl.col("hi_error")
     verdict = pl.when(above).then(pl.lit(ABOVE)).when(below).then(pl.lit(BELOW))

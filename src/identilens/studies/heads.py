@@ -221,16 +221,16 @@ def lens_reference(lens: Lens) -> LensReference:
             "tasks of a cluster load the model by its path, and this one was made in memory. Save it "
             "(model.save_pretrained(folder), and its tokenizer), and load it with identilens.load(folder)."
         )
-    facts = lens.facts
+    config = lens.model.config
     options = {
         "model": lens.model.name_or_path,
-        "dtype": facts["dtype"],
-        "device": facts["device"],
+        "dtype": lens.dtype,
+        "device": lens.device,
         "device_map": getattr(lens.model, "hf_device_map", None),
-        "revision": facts["revision"],
-        "attn_implementation": lens.model.config._attn_implementation,
+        "revision": getattr(config, "_commit_hash", None),
+        "attn_implementation": config._attn_implementation,
         "trust_remote_code": type(lens.model).__module__.startswith("transformers_modules"),
-        "quantization": getattr(lens.model.config, "quantization_config", None),
+        "quantization": getattr(config, "quantization_config", None),
     }
-    gpus = {each.device for each in lens.model.parameters() if each.device.type == "cuda"}
+    gpus = {tensor.device for tensor in lens.model.parameters() if tensor.is_cuda}
     return LensReference(lens.name, options, len(gpus))

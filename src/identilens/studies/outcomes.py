@@ -1,6 +1,6 @@
 """What must stay the same when weights change, and how nearly: the outcome and the tolerances of a certificate."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import signature
 from itertools import compress, groupby
@@ -12,7 +12,6 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from identilens.charts.labels import shortened
 from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS, ProjectedValues, SimplexSpace
 from identilens.linalg.memory import blocks, wide
@@ -27,7 +26,6 @@ from identilens.models.layout import Site, find_site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer, Left, Measure
 from identilens.models.substitution import Rows
-from identilens.models.token_names import unmarked
 from identilens.runs.tables import Columns, decimals
 from identilens.studies.heads import named_places, shaped
 from identilens.studies.settings import ROUNDING, UNITS, Answered, Outcome, Tolerance
@@ -63,9 +61,6 @@ Weights = Float[Tensor, " key"]
 Mask = Bool[Tensor, " key"]
 """Some of a row's keys."""
 
-_NAMED = 100
-"""Characters in which the positions of an answer are named."""
-
 
 def exactness(tolerance: str, outcome: str = "head") -> str:
     """Return how nearly the same an outcome stays, in words."""
@@ -95,8 +90,7 @@ class KeptOutcome:
         scale: Length of a change that is the whole output; 1 for states and prediction.
         effect: The outcome's change without the head's row, for states and prediction.
         answer: The model's answer, for states and prediction.
-        head: The head, for states and prediction.
-        query: Position of the row.
+        measured: Returns the change of the answer, put into the model, when the head has another row.
     """
 
     values: ProjectedValues
@@ -106,14 +100,7 @@ class KeptOutcome:
     scale: float = 1.0
     effect: float | None = None
     answer: Answer | None = None
-    head: Head | None = None
-    query: int = 0
-
-    def measured(self, row: Weights) -> float | None:
-        """Return the change of the model's answer, put into the model, when the head has another row."""
-        if self.answer is None or self.head is None:
-            return None
-        return self.answer.change({self.head.address: Rows([self.query], row[None])})
+    measured: Callable[[Weights], float | None] = lambda _: None
 
     def allowed(self, tolerance: Tolerance) -> float:
         """Return the tolerance in units of the outcome: a share of the output, nats, or a relative change."""
@@ -137,10 +124,9 @@ class KeptOutcome:
 
 def row_programs(rows: Sequence[KeptOutcome], allowed: Sequence[float]) -> RowPrograms:
     """Return the programs over the alternatives of rows that change the outcome of each by at most so much."""
-    lengths = [one.length(change) for one, change in zip(rows, allowed, strict=True)]
-    own, inside = (torch.stack([getattr(one, name) for one in rows]) for name in ("own", "row"))
-    space = stacked([one.space for one in rows])
-    return RowPrograms.of(inside, space, inside.new_tensor(lengths), own)
+    weights, own = (torch.stack([getattr(row, name) for row in rows]) for name in ("row", "own"))
+    lengths = weights.new_tensor([*map(KeptOutcome.length, rows, allowed)])
+    return RowPrograms.of(weights, stacked([row.space for row in rows]), lengths, own)
 
 
 def of_rows(rows: Sequence[tuple[Head, int]]) -> list[KeptOutcome]:
@@ -216,8 +202,9 @@ def of_answer(answer: Answer, head: Head, query: int) -> KeptOutcome:
     [root], _ = answer.linearised([(find_site(sites, *head.address), head.head)], query)
     values = ProjectedValues.of(head.values.double(), root)
     [kept] = of_outputs([(head.row(query), values, seen_keys(head, query))])
+    measured = lambda row: answer.change({head.address: Rows([query], row[None])})  # noqa: E731
     effect = answer.effect(head, query)
-    return replace(kept, scale=1.0, effect=effect, answer=answer, head=head, query=query)
+    return replace(kept, scale=1.0, effect=effect, answer=answer, measured=measured)
 
 
 def kept_outcomes(
@@ -241,25 +228,10 @@ def asked_answer(
         InputError: For a position or token that the text lacks.
     """
     own = names["decoder" if "decoder" in names else "encoder"]
-    asked = settings.answer
-    if asked is None:
-        asked = ("last",) if settings.outcome == "prediction" else range(len(own))
-    positions = {at for one in asked for at in named_places(own, one, text)}
+    usual = ("last",) if settings.outcome == "prediction" else range(len(own))
+    asked = usual if settings.answer is None else settings.answer
+    positions = {position for name in asked for position in named_places(own, name, text)}
     return Answer(lens, item, settings.outcome, sorted(positions))
-
-
-def answer_in_words(answer: Answer, names: Sequence[str]) -> str:
-    """Return which prediction, or which final hidden states, an answer is."""
-    places, what = answer.positions or (), "the model's final hidden states at"
-    if answer.outcome == "prediction":
-        logits = answer.lens.run([answer.item], whole=True).get("logits")
-        if logits is not None and logits.ndim < 3:
-            return "the model's prediction of the class"
-        what = "the model's prediction from"
-    if len(places) == len(names) > 1:
-        return f"{what} all {len(places):,} positions"
-    named = (f"{unmarked(names[at])!r} (position {at})" for at in places)
-    return f"{what} {shortened(', '.join(named), _NAMED)}"
 
 
 def model_outcome(lens: Lens, item: Item) -> Answered:
@@ -363,9 +335,9 @@ def without_segments(
         if name in (TEMPLATE, SO_FAR) or all(kept) or not any(rest):
             continue
         left = answer_likelihoods(lens, [*compress(ids, kept)], sum(rest))
-        named = {"text": pl.lit(text), "segment": pl.lit(name), "without": pl.Series(left)}
-        frames.append(tokens.filter(rest).with_columns(**named))
-    return shaped(WITHOUT, frames)
+        rows = tokens.filter(rest).with_columns(segment=pl.lit(name), without=pl.Series(left))
+        frames.append(rows)
+    return shaped(WITHOUT, frames).with_columns(text=pl.lit(text, pl.Int64))
 
 
 def segment_needs(without: pl.DataFrame) -> pl.DataFrame:

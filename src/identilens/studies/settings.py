@@ -100,21 +100,17 @@ def tolerances(
         SettingError: For one that cannot be read, or whose unit is not the outcome's.
     """
     read = {}
-    for one in DEFAULTS[outcome] if given is None else given:
-        name = str(precision if one == "model" else one).strip().removeprefix("torch.")
+    for tolerance in DEFAULTS[outcome] if given is None else given:
+        name = str(precision if tolerance == "model" else tolerance).strip().removeprefix("torch.")
         match = _FORM.fullmatch(name)
         number, unit = match.groups("") if match else ("", "")
-        known = number or name in ROUNDING
-        if not known or _OUTCOMES.get(unit, outcome) != outcome:
-            raise SettingError("tolerance", _EXPECTED, one)
-        if unit in _OUTCOMES:
-            found = Tolerance(f"{float(number):g}{unit}", float(number), unit)
-        elif number:
-            size = float(number) / (100 if unit else 1)
-            found = Tolerance(f"{100 * size:g}%" if size else "0", size)
-        else:
-            found = Tolerance(name, ROUNDING[name])
-        read[found.name] = found
+        if not (match or name in ROUNDING) or _OUTCOMES.get(unit, outcome) != outcome:
+            raise SettingError("tolerance", _EXPECTED, tolerance)
+        size = float(number) / (100 if unit == "%" else 1) if match else ROUNDING[name]
+        unit = unit.strip("%")
+        if match:
+            name = f"{size:g}{unit}" if unit or not size else f"{100 * size:g}%"
+        read[name] = Tolerance(name, size, unit)
     return list(read.values())
 
 

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from identilens.charts.labels import shortened
 from identilens.claims import Claim, ClaimRow, functionals_of, read_claims, row_sources
 from identilens.errors import SettingError
 from identilens.models.heads import CapturedLayer
@@ -19,7 +20,7 @@ from identilens.models.outcome import Answer
 from identilens.models.sequences import Kind, sides
 from identilens.models.spelling import Spelling
 from identilens.models.stream import read_stream, require_unembedding, token_of
-from identilens.models.token_names import token_names
+from identilens.models.token_names import token_names, unmarked
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import HEAD, Row
@@ -28,7 +29,7 @@ from identilens.studies.certify.result import Certainty
 from identilens.studies.certify.rows import SCHEMA, certified_rows
 from identilens.studies.certify.settings import CertifySettings
 from identilens.studies.heads import Place, TextStudy, filled
-from identilens.studies.outcomes import answer_in_words, asked_answer, kept_outcomes
+from identilens.studies.outcomes import asked_answer, kept_outcomes
 from identilens.studies.settings import UNITS, tolerances
 
 _ROWS = 16
@@ -39,6 +40,9 @@ _PLACE = (
 )
 _SOURCES = 1_024
 """Positions whose sources are in memory."""
+
+_NAMED = 100
+"""Characters in which the positions of an answer are named."""
 
 
 class CertifyStudy(TextStudy[CertifySettings, Certainty]):
@@ -207,8 +211,23 @@ class CertifyStudy(TextStudy[CertifySettings, Certainty]):
         site = next(site for site, _ in self.chosen if site.kind == kind)
         names = self.tokens(item, self._layer(text, site).head(0))
         answer = asked_answer(self.lens, item, self.settings, names, text)
-        own = names["decoder" if "decoder" in names else "encoder"]
-        return answer, answer_in_words(answer, own)
+        return answer, answer_in_words(
+            answer, names["decoder" if "decoder" in names else "encoder"]
+        )
+
+
+def answer_in_words(answer: Answer, names: Sequence[str]) -> str:
+    """Return which prediction, or which final hidden states, an answer is."""
+    positions, what = answer.positions or (), "the model's final hidden states at"
+    if answer.outcome == "prediction":
+        logits = answer.lens.run([answer.item], whole=True).get("logits")
+        if logits is not None and logits.ndim < 3:
+            return "the model's prediction of the class"
+        what = "the model's prediction from"
+    if len(positions) == len(names) > 1:
+        return f"{what} all {len(positions):,} positions"
+    named = (f"{unmarked(names[index])!r} (position {index})" for index in positions)
+    return f"{what} {shortened(', '.join(named), _NAMED)}"
 
 
 certify = study_function(CertifyStudy, "certify")
