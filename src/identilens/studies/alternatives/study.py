@@ -114,7 +114,7 @@ class AlternativeStudy(TextStudy[AlternativeSettings, Alternatives]):
             weights = alternative.weights
             distance = None if weights is None else total_variation(head.attention, weights)
             if alternative.answer and distance is not None:
-                distance = distance[head.place(alternative.answer["query"])][None]
+                distance = distance[head.row_index(alternative.answer["query"])][None]
             far = alternative.name == "far"
             rows.append(
                 {
@@ -167,7 +167,7 @@ class AlternativeStudy(TextStudy[AlternativeSettings, Alternatives]):
             columns = found.columns | {"same_top": answer.same_top(run) if answer else None}
             for at, (place, head, row) in enumerate(zip(places, heads, found.weights, strict=True)):
                 weights = head.attention.clone()
-                weights[head.place(query)] = row
+                weights[head.row_index(query)] = row
                 own = {
                     name: value[at] if isinstance(value, list) else value
                     for name, value in columns.items()

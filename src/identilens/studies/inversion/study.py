@@ -176,7 +176,7 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
                 "layer": layer,
                 "rival": rival.id,
                 "margin": rival.margin,
-                "moved": max(moved, nearest[number].own(own)),
+                "moved": max(moved, nearest[number].distance_to(own)),
                 "decoded": nearest[number].ids[1:, 0].tolist(),
             }
 
