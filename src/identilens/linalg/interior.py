@@ -224,8 +224,8 @@ class SharedPrograms:
         threads = torch.get_num_threads() if costs.device.type == "cpu" else 1
         pool = ThreadPoolExecutor(threads, "", torch.set_num_threads, (1,))
         with one_thread(), pool:
-            solved = lambda part: solve(*(one[..., part, :] for one in (costs, rows, reach)))  # noqa: E731
-            parts = [*pool.map(solved, programs)]
+            split = ([x[..., part, :] for part in programs] for x in (costs, rows, reach))
+            parts = [*pool.map(solve, *split)]
         return tuple(torch.cat(part, len(heads)) for part in zip(*parts, strict=True))
 
     def _bounded(
@@ -275,12 +275,12 @@ class SharedPrograms:
             dual = costs - y @ self.kept.mT - s
             mean = (x * s).sum(-1, keepdim=True) + z + (u * reach * y).sum(-1, keepdim=True)
             mean = mean / (x.shape[-1] + 1)
-            worst = [mean[..., 0] * x.shape[-1], *(one.abs().amax(-1) for one in (primal, dual))]
+            worst = [mean[..., 0] * x.shape[-1], *(part.abs().amax(-1) for part in (primal, dual))]
             sound = running & mean[..., 0].isfinite()
             for held, numbers in ((points, x), (multipliers, y)):
-                place = program[..., None].expand_as(numbers)
-                kept = numbers.where(sound[..., None], held.gather(-2, place))
-                held.scatter_(-2, place, kept)
+                index = program[..., None].expand_as(numbers)
+                kept = numbers.where(sound[..., None], held.gather(-2, index))
+                held.scatter_(-2, index, kept)
             running &= (torch.stack(worst).amax(0) > close) & (worst[0] > 1e-4 * close)
             going = int(running.sum(-1).max())
             if not going:
@@ -295,7 +295,7 @@ class SharedPrograms:
                 (primal, dual),
                 mean,
             )
-            x, y, s, u, z = (one + move for one, move in zip((x, y, s, u, z), moves, strict=True))
+            x, y, s, u, z = map(torch.add, (x, y, s, u, z), moves)
             shape = running.shape
             if going < _LEFT * shape[-1]:
                 # As many programs of every head go on as one of them has left.
@@ -303,8 +303,10 @@ class SharedPrograms:
                 places = torch.arange(running.numel()).to(first).view(shape).gather(-1, first)
                 state = program, running, x, y, s, u, z, costs, right, reach, ellipsoid
                 program, running, x, y, s, u, z, costs, right, reach, ellipsoid = (
-                    one.expand(*shape, *one.shape[len(shape) :]).flatten(0, len(shape) - 1)[places]
-                    for one in state
+                    part.expand(*shape, *part.shape[len(shape) :]).flatten(0, len(shape) - 1)[
+                        places
+                    ]
+                    for part in state
                 )
         return points, multipliers
 
@@ -366,11 +368,9 @@ def _start(costs: Tensor, right: Tensor, kept: Tensor) -> tuple[Tensor, Tensor, 
     """Return where the method starts: Mehrotra's point, positive and balanced."""
     x, y = right @ kept.mT, costs @ kept
     s = costs - y @ kept.mT
-    x, s = (one + (-1.5 * one.amin(-1, keepdim=True)).clamp_min(0.0) for one in (x, s))
+    x, s = (p + (-1.5 * p.amin(-1, keepdim=True)).clamp_min(0.0) for p in (x, s))
     product = (x * s).sum(-1, keepdim=True)
-    balance = [
-        0.5 * product / one.sum(-1, keepdim=True).clamp_min(SOLVER_TOLERANCE) for one in (s, x)
-    ]
+    balance = [0.5 * product / p.sum(-1, keepdim=True).clamp_min(SOLVER_TOLERANCE) for p in (s, x)]
     return x + balance[0].clamp_min(1e-3 / x.shape[-1]), y, s + balance[1].clamp_min(1e-3)
 
 

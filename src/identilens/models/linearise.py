@@ -82,17 +82,17 @@ class HiddenMap:
             self._kinds["decoder"] = "cross"
         self._module = layer_of(self._body, site)
         self.source: Source = source
-        found: list[Any] = []
+        met: list[Any] = []
 
-        record = lambda _, inputs: found.append(first_input(inputs))  # noqa: E731
+        record = lambda _, inputs: met.append(first_input(inputs))  # noqa: E731
         with hooked([self._module], record), torch.no_grad():
             output = self._forward()
-        if not (found and isinstance(found[0], Tensor) and found[0].ndim == 3):
+        if not (met and isinstance(met[0], Tensor) and met[0].ndim == 3):
             raise UnsupportedModelError(
                 f"{type(self._body).__name__}: its first layer does not take hidden states as its first argument, "
                 "so they cannot be varied."
             )
-        self.inputs: Float[Tensor, "position d_in"] = found[0][0].clone()
+        self.inputs: Float[Tensor, "position d_in"] = met[0][0].clone()
         self.outputs = tuple(label for label, _ in self._states(output))
         self._lens, self._item = lens, item
 
@@ -139,11 +139,11 @@ class HiddenMap:
             return self._forward()
 
     def _states(self, output: Any) -> list[tuple[HiddenState, Tensor]]:
-        found = states_of(output)
+        states = states_of(output)
         return [
             (HiddenState(kind, layer), state[0])
             for sequence, kind in self._kinds.items()
-            for layer, state in enumerate(found[sequence][1:], 1)
+            for layer, state in enumerate(states[sequence][1:], 1)
         ]
 
 

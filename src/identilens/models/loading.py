@@ -82,27 +82,27 @@ def load(
         )
     if not isinstance(trust_remote_code, bool):
         raise SettingError("trust_remote_code", "to be True or False", trust_remote_code)
-    place = resolved(model)
+    source = resolved(model)
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
-    if revision is not None and Path(place).exists():
+    if revision is not None and Path(source).exists():
         raise SettingError("revision", "for ids of the hub only", revision)
     precision, known = str(dtype).removeprefix("torch."), ("auto", *get_args(Precision))
     if precision not in known:
         raise InputError(f"expected dtype to be {' or '.join(known)}; got {dtype!r}.")
-    given = {
+    optional = {
         "attn_implementation": attn_implementation,
         "quantization_config": quantization,
         "device_map": device_map,
     }
-    options = {"dtype": precision, **{name: value for name, value in given.items() if value}}
+    options = {"dtype": precision, **{name: value for name, value in optional.items() if value}}
     try:
-        lens = _loaded(place, str(model), usable_device(device), options, common)
+        lens = _loaded(source, str(model), usable_device(device), options, common)
     except IdentilensError:
         raise
     except Exception as error:  # transformers raises whatever a broken file makes it stumble over
         kind = type(error).__name__
         raise ModelError(
-            f"{str(place)!r} cannot be loaded ({kind}: {first_line(error)}). If it names a package, "
+            f"{str(source)!r} cannot be loaded ({kind}: {first_line(error)}). If it names a package, "
             f"install that. {_REMEDY}"
         ) from error
     if not (attn_implementation or quantization):
@@ -137,8 +137,10 @@ def _loaded(
     )
     registered = (mapping.get(type(config), None) for mapping in heads)
     classes = [getattr(transformers, known, None), *registered]
-    models = (one for one in classes if isinstance(one, type) and issubclass(one, PreTrainedModel))
-    kind = next((one for one in models if one.__name__ == known), AutoModel)
+    kinds = (
+        kind for kind in classes if isinstance(kind, type) and issubclass(kind, PreTrainedModel)
+    )
+    kind = next((kind for kind in kinds if kind.__name__ == known), AutoModel)
     # A quantised model stays where it was loaded.
     if "quantization_config" in {**options, **config.to_dict()}:
         options.setdefault("device_map", {"": device})
@@ -230,11 +232,11 @@ def usable_device(name: str | torch.device | None) -> torch.device:
         InputError: If there is no such device.
     """
     try:
-        place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        torch.empty(0, device=place)
+        usable = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.empty(0, device=usable)
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise InputError(
             f"cannot use device {str(name)!r}: {first_line(error)}. Leave it out to use the CPU, or CUDA "
             "where it is available."
         ) from error
-    return place
+    return usable

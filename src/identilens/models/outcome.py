@@ -86,8 +86,8 @@ class Answer:
             return float((wide(after) - before).norm() / before.norm().clamp_min(1e-300))
         change = 0.0
         for part in blocks(len(before), 64 * before.shape[1], before.device):
-            changed, own = (wide(entries[part]).log_softmax(-1) for entries in (after, before))
-            change += float(kl_div(changed, own, reduction="sum", log_target=True))
+            q, p = (wide(entries[part]).log_softmax(-1) for entries in (after, before))
+            change += float(kl_div(q, p, reduction="sum", log_target=True))
         return max(0.0, change)
 
     def likelihoods(self, entries: Entries) -> Float[Tensor, " following"]:
@@ -126,21 +126,21 @@ class Answer:
         """
         later = self._layers
         # The model's own attention on both sides: in half precision, eager attention alone changes the outcome.
-        own = self._entries_of(later.output)
-        copies, found = [self.item] * len(heads), []
-        most = max(1, min(_AT_ONCE, _LOGITS // max(1, self.item.length * own.shape[1])))
+        before = self._entries_of(later.output)
+        copies, changes = [self.item] * len(heads), []
+        most = max(1, min(_AT_ONCE, _LOGITS // max(1, self.item.length * before.shape[1])))
         for batch in self.lens.batches(copies, range(len(heads)), most):
 
             def remove(_call: AttentionCall, output: Tensor, batch: Sequence[int] = batch) -> None:
-                for place, copy in enumerate(batch):
-                    removed = output[place, :, heads[copy]]
+                for text, copy in enumerate(batch):
+                    removed = output[text, :, heads[copy]]
                     removed[:] = removed.mean(0) if left == "mean" else 0.0
 
             run = later.changed(number, remove, len(batch))
-            found += [
-                measure(self, self._entries_of(run, place), own) for place in range(len(batch))
+            changes += [
+                measure(self, self._entries_of(run, text), before) for text in range(len(batch))
             ]
-        return found
+        return changes
 
     @cached_property
     def _layers(self) -> LaterLayers:
@@ -167,12 +167,12 @@ class Answer:
         with torch.enable_grad(), lens.capturing(gated, [self.item], model), single:
             run = lens.plain([self.item], model, **self._wanted)
             entries = self._entries_of(run)
-        generator, own, slopes = torch.Generator().manual_seed(seed), entries.detach(), []
-        length = wide(own).norm().clamp_min(1e-300)
+        generator, output, slopes = torch.Generator().manual_seed(seed), entries.detach(), []
+        length = wide(output).norm().clamp_min(1e-300)
         for _ in range(probes):
             # L ε of the entries, for one random ε: L Lᵀ is the metric of the outcome.
             probe = []
-            for part in own.split(_POSITIONS):
+            for part in output.split(_POSITIONS):
                 drawn = torch.randn(part.shape, generator=generator, dtype=torch.float64).to(length)
                 if self.outcome == "states":
                     drawn /= length
@@ -180,11 +180,11 @@ class Answer:
                     p = wide(part).softmax(-1)
                     drawn *= (p / 2).sqrt()
                     drawn -= p * drawn.sum(-1, keepdim=True)
-                probe.append(drawn.to(own))
+                probe.append(drawn.to(output))
             options = {"retain_graph": True, "materialize_grads": True}
             slopes.append(torch.autograd.grad(entries, gates, torch.cat(probe), **options))
         squares = [
-            wide(torch.stack(one)).square().mean(0).cpu() for one in zip(*slopes, strict=True)
+            wide(torch.stack(gate)).square().mean(0).cpu() for gate in zip(*slopes, strict=True)
         ]
         return [square.sqrt() for square in squares] if self.outcome == "states" else squares
 
@@ -203,11 +203,11 @@ class Answer:
         metric = wide(moves.new_zeros(len(moves), len(moves)))
         length = wide(self.unchanged).norm().square().clamp_min(1e-300)
         step = max(1, _ENTRIES // (len(moves) * after.shape[1]))
-        for part, own in zip(moves.split(step, 1), after.split(step), strict=True):
+        for part, entries in zip(moves.split(step, 1), after.split(step), strict=True):
             part = wide(part)
             scaled = part / length
             if self.outcome == "prediction":
-                p = wide(own).softmax(-1)
+                p = wide(entries).softmax(-1)
                 part = part - (part * p).sum(-1, keepdim=True)
                 scaled = part * p / 2
             metric += part.flatten(1) @ scaled.flatten(1).mT
@@ -234,27 +234,27 @@ class Answer:
                 "the heads of these layers differ in size; look at one layer at a time."
             )
         start = query if self._text.held else 0
-        at = query - start
-        shifted = {head: Rows([at], rows.weights) for head, rows in replacements.items()}
+        row = query - start
+        shifted = {head: Rows([row], rows.weights) for head, rows in replacements.items()}
         mixed = Substitution(sites, shifted)
 
         def outcome(change: Float[Tensor, "head d_v"]) -> Tensor:
             def add(call: AttentionCall) -> Tensor:
                 output = mixed(call)
-                moved = [place for place, (number, _) in enumerate(heads) if number == call.index]
+                moved = [index for index, (number, _) in enumerate(heads) if number == call.index]
                 if not moved:
                     return output
-                numbers = [heads[place][1] for place in moved]
-                index = (torch.tensor(one, device=output.device) for one in (0, at, numbers))
-                return output.index_put((*index,), change[moved], accumulate=True)
+                numbers = [heads[index][1] for index in moved]
+                places = (torch.tensor(axis, device=output.device) for axis in (0, row, numbers))
+                return output.index_put((*places,), change[moved], accumulate=True)
 
             return self._since(add, start)
 
         with torch.no_grad():
             before = self._since(AttentionCall.mixed, start)
-            whole = self._entries_of(self._text.output)[-len(before) :]
+            full = self._entries_of(self._text.output)[-len(before) :]
             limit = NOISE[before.dtype]
-            if start and len(before) and (before - whole).norm() > limit * whole.norm():
+            if start and len(before) and (before - full).norm() > limit * full.norm():
                 self._text.held.clear()
                 return self.derivative(heads, query, replacements)
             after = self._since(mixed, start) if replacements else before
@@ -284,7 +284,7 @@ class Answer:
         """Return the outcome from a position on."""
         later, places = self.positions, range(-start, self.item.length - start)
         if start and later:
-            later = [places[one] for one in later if places[one] >= 0]
+            later = [places[index] for index in later if places[index] >= 0]
         return replace(self, positions=later)._entries_of(self._text.run(handler, start))
 
     def replaced(self, replacements: Replacements) -> Entries:
@@ -304,12 +304,12 @@ class Answer:
         """What the model is asked for beside its logits."""
         return {"output_hidden_states": self.outcome == "states"}
 
-    def _entries_of(self, run: Any, place: int = 0) -> Entries:
+    def _entries_of(self, run: Any, text: int = 0) -> Entries:
         if self.outcome == "states":
             *_, last = states_of(run).values()
-            return self._entries(None, last[-1][place])
+            return self._entries(None, last[-1][text])
         logits = run.get("logits")
-        return self._entries(None if logits is None else logits[place], None)
+        return self._entries(None if logits is None else logits[text], None)
 
     def _entries(self, logits: Any, last: Any) -> Entries:
         if self.outcome == "states":
@@ -338,5 +338,5 @@ def jacobian(
     if not at_once:
         return torch.func.jacrev(outcome, chunk_size=1)(point).flatten(2).movedim(2, 0)
     tangents = torch.eye(point.numel()).to(point).unflatten(1, point.shape)
-    derivative = torch.vmap(lambda one: torch.func.jvp(outcome, (point,), (one,))[1])
+    derivative = torch.vmap(lambda move: torch.func.jvp(outcome, (point,), (move,))[1])
     return torch.cat([*map(derivative, tangents.split(at_once))])

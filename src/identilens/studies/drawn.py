@@ -56,8 +56,8 @@ def mean_of_rows(
     """
     ends, value, rows = pl.col("lo", "hi"), pl.col("value"), pl.col("rows")
     names = [*by, "functional"]
-    whole = table.unique([*HEAD, "query", "functional"], keep="first", maintain_order=True)
-    means = whole.group_by(names, maintain_order=True).agg(value.mean(), population=pl.len())
+    rows_once = table.unique([*HEAD, "query", "functional"], keep="first", maintain_order=True)
+    means = rows_once.group_by(names, maintain_order=True).agg(value.mean(), population=pl.len())
     drawn = table.drop_nulls("lo").with_columns(ends - value)
     known = drawn.group_by([*names, "tolerance"], maintain_order=True).agg(
         ends.mean(), ends.std().name.suffix("_error"), rows=pl.len()

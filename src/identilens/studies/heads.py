@@ -92,16 +92,16 @@ class TextStudy(LensStudy[S, R]):
         """Return the chosen heads on a text."""
         return [Place(text, site, head) for site, head in self.chosen]
 
-    def read(self, item: Item, place: Place, rows: Sequence[int] | None = None) -> Head:
+    def read(self, item: Item, head: Place, rows: Sequence[int] | None = None) -> Head:
         """Return a head as it computes on a text, with the weights of all its rows or of some.
 
         Raises:
             InputError: If the head has an attention sink.
         """
-        layer = self.lens.layer(item, place.site.layer, place.site.kind, rows)
-        head = layer.head(place.head)
-        head.refuse_sink()
-        return head
+        layer = self.lens.layer(item, head.site.layer, head.site.kind, rows)
+        captured = layer.head(head.head)
+        captured.refuse_sink()
+        return captured
 
     def tokens(self, item: Item, head: Head) -> dict[str, tuple[str, ...]]:
         """Return what stands at each position of a text, by sequence; a head's own where they are no tokens."""
@@ -109,11 +109,11 @@ class TextStudy(LensStudy[S, R]):
         counted = zip(sides(head.kind, known), map(len, (head.queries, head.keys)), strict=True)
         return known | {side: names_at(known, side, count, config) for side, count in counted}
 
-    def requested(self, item: Item, place: Place, queries: Sequence[int | str] | None) -> list[int]:
+    def requested(self, item: Item, head: Place, queries: Sequence[int | str] | None) -> list[int]:
         """Return the positions of the rows that are asked for by position or token; every row for None."""
-        names = item.tokens.get(sides(place.site.kind, item.tokens).query, ())
+        names = item.tokens.get(sides(head.site.kind, item.tokens).query, ())
         if not names:  # an image's positions show only in the model
-            count = len(self.read(item, place).queries)
+            count = len(self.read(item, head).queries)
             names = position_names(self.lens.model.config, count)
         return asked_places(names, queries)
 
@@ -136,18 +136,18 @@ def check_asked(items: Sequence[Item], asked: Sequence[int | str] | None) -> Non
     Raises:
         InputError: For a token or position that no text has.
     """
-    names = [own for item in items for own in item.tokens.values()] if asked else []
-    for one in asked or ():
+    texts = [names for item in items for names in item.tokens.values()] if asked else []
+    for row in asked or ():
         # An image's positions show only in the model.
-        if names and not any(_places(own, one) for own in names):
-            named_places(names[0], one, 0)  # says what there is
+        if texts and not any(_places(names, row) for names in texts):
+            named_places(texts[0], row, 0)  # says what there is
 
 
 def asked_places(names: Sequence[str], asked: Iterable[int | str] | None) -> list[int]:
     """Return the positions that some of the tokens or positions stand for, in order; all for None."""
     if asked is None:
         return list(range(len(names)))
-    return sorted({place for one in asked for place in _places(names, one)})
+    return sorted({index for row in asked for index in _places(names, row)})
 
 
 def named_places(names: Sequence[str], requested: int | str, text: int) -> list[int]:
@@ -171,7 +171,7 @@ def named_places(names: Sequence[str], requested: int | str, text: int) -> list[
 def _places(names: Sequence[str], requested: int | str) -> list[int]:
     """Return the positions of `named_places`, none where a text has none."""
     requested = -1 if requested == "last" else requested
-    places = {place for place, name in enumerate(names) if requested in (name, name.strip())}
+    places = {index for index, name in enumerate(names) if requested in (name, name.strip())}
     words = requested.strip() if isinstance(requested, str) else ""
     if words:
         spaced = any(name != name.strip() for name in names)
@@ -185,7 +185,7 @@ def _places(names: Sequence[str], requested: int | str) -> list[int]:
             places.update(range(first, first + match[0].count("\0")))
     with suppress(ValueError, IndexError):
         numbers = [] if places else parse_numbers(str(requested))
-        places.update([range(len(names))[one] for one in numbers])
+        places.update([range(len(names))[number] for number in numbers])
     return sorted(places)
 
 

@@ -86,7 +86,7 @@ class KeptOutcome:
         values: T of the row's keys in units of the outcome: its mixture is what the head adds to it.
         row: The weights, which sum to one; of the outcome ``layer`` those of all heads, one after another.
         space: What may change.
-        own: Which of these weights are the head's.
+        of_head: Which of these weights are the head's.
         scale: Length of a change that is the whole output; 1 for states and prediction.
         effect: The outcome's change without the head's row, for states and prediction.
         answer: The model's answer, for states and prediction.
@@ -96,7 +96,7 @@ class KeptOutcome:
     values: ProjectedValues
     row: Weights
     space: SimplexSpace
-    own: Mask
+    of_head: Mask
     scale: float = 1.0
     effect: float | None = None
     answer: Answer | None = None
@@ -124,9 +124,9 @@ class KeptOutcome:
 
 def row_programs(rows: Sequence[KeptOutcome], allowed: Sequence[float]) -> RowPrograms:
     """Return the programs over the alternatives of rows that change the outcome of each by at most so much."""
-    weights, own = (torch.stack([getattr(row, name) for row in rows]) for name in ("row", "own"))
+    weights, of_head = (torch.stack([getattr(row, n) for row in rows]) for n in ("row", "of_head"))
     lengths = weights.new_tensor([*map(KeptOutcome.length, rows, allowed)])
-    return RowPrograms.of(weights, stacked([row.space for row in rows]), lengths, own)
+    return RowPrograms.of(weights, stacked([row.space for row in rows]), lengths, of_head)
 
 
 def of_rows(rows: Sequence[tuple[Head, int]]) -> list[KeptOutcome]:
@@ -135,13 +135,14 @@ def of_rows(rows: Sequence[tuple[Head, int]]) -> list[KeptOutcome]:
     Raises:
         UnsupportedModelError: As `Head.attention`.
     """
-    given = []
+    outputs = []
     for head, query in rows:
         weights, T, visible = head.distributions(head.projected_for(query))
-        seen = torch.ones_like(weights, dtype=torch.bool) if visible is None else visible
+        if visible is None:
+            visible = torch.ones_like(weights, dtype=torch.bool)
         row = head.row_index(query)
-        given.append((weights[row], T, seen[row]))
-    return of_outputs(given)
+        outputs.append((weights[row], T, visible[row]))
+    return of_outputs(outputs)
 
 
 def of_outputs(rows: Sequence[tuple[Weights, ProjectedValues, Mask]]) -> list[KeptOutcome]:
@@ -154,8 +155,8 @@ def of_outputs(rows: Sequence[tuple[Weights, ProjectedValues, Mask]]) -> list[Ke
     visible, kept = torch.stack(masks), []
     weights, every = checked_weights(torch.stack(weights), values[0], visible), masks[0] | True
     for part in blocks(len(rows), 4 * 8 * values[0].compact.numel(), weights.device):
-        compact, seen = torch.stack([one.compact for one in values[part]]), visible[part]
-        space = row_space(compact, seen, values[0].tolerance_of(seen.sum(1)))
+        compact, keys = torch.stack([T.compact for T in values[part]]), visible[part]
+        space = row_space(compact, keys, values[0].tolerance_of(keys.sum(1)))
         scales = torch.linalg.vector_norm((weights[part, None] @ compact)[:, 0], dim=1).tolist()
         each = zip(values[part], weights[part], scales, strict=True)
         kept += [
@@ -181,19 +182,19 @@ def of_layer(
     Raises:
         InputError: For heads whose outputs are normalised before they are added.
     """
-    own = heads[head]
-    if own.site.normed:
+    changed = heads[head]
+    if changed.site.normed:
         raise InputError(
-            f"{own.kind} layer {own.layer} normalises what its heads mix before it adds them up, so that what one head "
+            f"{changed.kind} layer {changed.layer} normalises what its heads mix before it adds them up, so that what one head "
             "adds depends on the others. Choose the outcome head, states or prediction."
         )
-    row = torch.cat([one.row(query) for one in heads])
+    row = torch.cat([each.row(query) for each in heads])
     # In coordinates that heads share; their widths may differ.
-    whole = torch.stack([one.values.double() @ one.row_projection(query) for one in heads])
-    space = joint_space(whole, seen_keys(own, query), rounding * max(whole.shape[1:]))
-    block = torch.arange(len(row), device=row.device) // len(own.keys) == head
-    scale = float(torch.linalg.vector_norm(row @ whole.flatten(0, 1)))
-    return KeptOutcome(own.projected_for(query), row, space, block, scale)
+    T = torch.stack([each.values.double() @ each.row_projection(query) for each in heads])
+    space = joint_space(T, seen_keys(changed, query), rounding * max(T.shape[1:]))
+    of_head = torch.arange(len(row), device=row.device) // len(changed.keys) == head
+    scale = float(torch.linalg.vector_norm(row @ T.flatten(0, 1)))
+    return KeptOutcome(changed.projected_for(query), row, space, of_head, scale)
 
 
 def of_answer(answer: Answer, head: Head, query: int) -> KeptOutcome:
@@ -227,10 +228,10 @@ def asked_answer(
     Raises:
         InputError: For a position or token that the text lacks.
     """
-    own = names["decoder" if "decoder" in names else "encoder"]
-    usual = ("last",) if settings.outcome == "prediction" else range(len(own))
+    tokens = names["decoder" if "decoder" in names else "encoder"]
+    usual = ("last",) if settings.outcome == "prediction" else range(len(tokens))
     asked = usual if settings.answer is None else settings.answer
-    positions = {position for name in asked for position in named_places(own, name, text)}
+    positions = {position for name in asked for position in named_places(tokens, name, text)}
     return Answer(lens, item, settings.outcome, sorted(positions))
 
 
@@ -274,12 +275,12 @@ def head_effects(
     measure: Measure = mean_change,
 ) -> list[Any]:
     """Return the change of the outcome when each head is removed, or what else a measure finds without it and with."""
-    sites, found = answer.lens.sites(answer.item), []
+    sites, changes = answer.lens.sites(answer.item), []
     # Weights that change as they are used (some quantised ones) lead to new sites.
-    for (layer, kind), chosen in groupby(heads, key=lambda one: (one[0].layer, one[0].kind)):
+    for (layer, kind), chosen in groupby(heads, key=lambda head: (head[0].layer, head[0].kind)):
         removed = [head for _, head in chosen]
-        found += answer.without(find_site(sites, layer, 0, kind), removed, left, measure)
-    return found
+        changes += answer.without(find_site(sites, layer, 0, kind), removed, left, measure)
+    return changes
 
 
 def head_estimates(
@@ -287,9 +288,9 @@ def head_estimates(
 ) -> list[float]:
     """Return an estimate of `head_effects`, to first order, by one backward pass for each probe."""
     sites = answer.lens.sites(answer.item)
-    found = answer.estimates(probes, seed)
+    estimates = answer.estimates(probes, seed)
     return [
-        float(found[find_site(sites, site.layer, head, site.kind)][head]) / positions(answer)
+        float(estimates[find_site(sites, site.layer, head, site.kind)][head]) / positions(answer)
         for site, head in heads
     ]
 

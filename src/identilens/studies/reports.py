@@ -53,6 +53,6 @@ def write_report(folder: str | Path, path: str | Path | None = None) -> Path:
         >>> idl.write_report(folder).name
         'report.html'
     """
-    result, place = load_result(folder), Path(folder)
-    with recording(Manifest(place)):
-        return result.to_html(path or place / "report.html")
+    result, run = load_result(folder), Path(folder)
+    with recording(Manifest(run)):
+        return result.to_html(path or run / "report.html")

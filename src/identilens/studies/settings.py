@@ -92,7 +92,7 @@ class Tolerance:
 
 
 def tolerances(
-    given: Iterable[float | int | str] | None, outcome: Outcome, precision: object
+    asked: Iterable[float | int | str] | None, outcome: Outcome, precision: object
 ) -> list[Tolerance]:
     """Return tolerances by the way they are written; ``model`` is the model's precision.
 
@@ -100,7 +100,7 @@ def tolerances(
         SettingError: For one that cannot be read, or whose unit is not the outcome's.
     """
     read = {}
-    for tolerance in DEFAULTS[outcome] if given is None else given:
+    for tolerance in DEFAULTS[outcome] if asked is None else asked:
         name = str(precision if tolerance == "model" else tolerance).strip().removeprefix("torch.")
         match = _FORM.fullmatch(name)
         number, unit = match.groups("") if match else ("", "")

@@ -197,7 +197,7 @@ def _near(
     own = torch.stack([one.row(query) for one in heads])
     if answer is None:
         kept = of_layer(heads, 0, query, torch.finfo(torch.float64).eps)
-        return replace(kept, own=kept.own | True), torch.zeros_like(kept.row)
+        return replace(kept, of_head=kept.of_head | True), torch.zeros_like(kept.row)
     sites = answer.lens.sites(answer.item)
     root, slopes = answer.linearised(
         [(find_site(sites, *one.address), one.head) for one in heads],

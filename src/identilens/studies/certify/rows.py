@@ -153,7 +153,7 @@ def certified_rows(
             reached = row_radii(programs, ends, torch.tensor(least, device=met.device))
         for number, kept in enumerate(some):
             own = programs.asked[number]
-            row, visible = kept.row[kept.own], kept.space.visible[kept.own]
+            row, visible = kept.row[kept.of_head], kept.space.visible[kept.of_head]
             farthest = torch.zeros_like(row).masked_scatter(visible, met[number, own])
             radius = kept.change(reached[number // count][:, own])
             lo, hi = ends.lo[number, own], ends.hi[number, own]

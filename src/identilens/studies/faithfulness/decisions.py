@@ -49,7 +49,7 @@ class Decision:
 
     Attributes:
         labels: The answer that is looked at.
-        own: The answer that the model gives, of as many tokens: the most likely token each time.
+        likeliest: The answer that the model gives, of as many tokens: the most likely token each time.
         probability: Probability of the answer; of several tokens the product of theirs.
         removable: Positions of the tokens that are no special tokens, such as [CLS]. Of a text for a language model the
             last token stays, too: the answer is what follows it.
@@ -58,7 +58,7 @@ class Decision:
     lens: Lens
     item: Item
     labels: Labels
-    own: Labels
+    likeliest: Labels
     probability: float
     removable: list[int]
 
@@ -83,9 +83,9 @@ def decide(lens: Lens, item: Item, named: str) -> Decision:
             f"the next token; {type(lens.model).__name__} does not. Pass a fine-tuned checkpoint, such as a model of "
             "class BertForSequenceClassification, or a language model, such as GPT2LMHeadModel."
         )
-    own = (int(probabilities(lens, [item]).argmax()),)
+    likeliest = (int(probabilities(lens, [item]).argmax()),)
     if not named:
-        choices = [own]
+        choices = [likeliest]
     elif generates:
         choices = answer_ids(lens, named) if lens.tokenizer else []
     else:
@@ -101,16 +101,16 @@ def decide(lens: Lens, item: Item, named: str) -> Decision:
             f"the answer {answer_name(lens, labels)!r:.80} has a probability too small for a number. Name a shorter or "
             "likelier one."
         )
-    while len(own) < len(labels):
-        own += (int(probabilities(lens, [followed(lens, item, own)]).argmax()),)
+    while len(likeliest) < len(labels):
+        likeliest += (int(probabilities(lens, [followed(lens, item, likeliest)]).argmax()),)
     # The unknown token is a word of the text.
     special = {*getattr(lens.tokenizer, "all_special_ids", ())}
     special -= {getattr(lens.tokenizer, "unk_token_id", None)}
     ids = item.tensors["input_ids"].tolist()
     if generates:
         ids.pop()
-    removable = [place for place, token in enumerate(ids) if token not in special]
-    return Decision(lens, item, labels, own, likely[labels], removable)
+    removable = [index for index, token in enumerate(ids) if token not in special]
+    return Decision(lens, item, labels, likeliest, likely[labels], removable)
 
 
 def answer_name(lens: Lens, labels: Labels) -> str:
@@ -126,7 +126,8 @@ def alone(decision: Decision, sets: Sets) -> Float[Tensor, " set"]:
     kept[:, decision.removable] = sets
     for some in kept.tolist():
         tensors = {
-            name: one[some] if is_per_token(name) else one for name, one in item.tensors.items()
+            name: tensor[some] if is_per_token(name) else tensor
+            for name, tensor in item.tensors.items()
         }
         names = {kind: tuple(compress(held, some)) for kind, held in item.tokens.items()}
         texts.append(Item(tensors, names))
@@ -226,10 +227,10 @@ def token_needs(decision: Decision) -> Table:
     [names] = decision.item.tokens.values()
     return {
         "answer": answer_name(decision.lens, decision.labels),
-        "own_answer": answer_name(decision.lens, decision.own),
+        "own_answer": answer_name(decision.lens, decision.likeliest),
         "probability": decision.probability,
         "position": decision.removable,
-        "token": [names[place] for place in decision.removable],
+        "token": [names[index] for index in decision.removable],
         "change": changes,
         "enough": sets[enough][0],
     }

@@ -99,7 +99,7 @@ class FaithfulnessStudy(TextStudy[FaithfulnessSettings, Faithfulness]):
                     drawn.head.projected,
                     settings.alternatives,
                     method="uniform",
-                    visible=drawn.seen,
+                    visible=drawn.visible,
                     generator=drawn.generator,
                 )
                 tables["table"] += row_scores(drawn, explained, settings)
@@ -117,21 +117,21 @@ class SampledMap:
     """One attention map with the rows that are tested, and the runs of its model with changes of it.
 
     Attributes:
-        place: Columns of a table that name the map.
+        columns: Columns of a table that name the map.
         head: The head.
         queries: Positions of the rows.
         weights: Weights of the rows.
-        seen: Mask of the keys that the rows see.
+        visible: Mask of the keys that the rows see.
         floor: The noise floor of each outcome; see `noise_floor`.
         runs: Runs of the model with changes of the map.
         generator: Source of all further draws.
     """
 
-    place: Row
+    columns: Row
     head: Head
     queries: list[int]
     weights: Weights
-    seen: Bool[Tensor, "row key"]
+    visible: Bool[Tensor, "row key"]
     floor: Mapping[str, float]
     runs: MapRuns
     generator: torch.Generator
@@ -153,21 +153,21 @@ def sampled_maps(study: FaithfulnessStudy, text: int) -> Iterator[SampledMap]:
     random = np.random.default_rng([settings.seed, text])
     for number in sample(random, range(len(places)), settings.maps):
         head = study.read(item, places[number])
-        seen = head.attention.isfinite() if head.visible is None else head.visible
+        visible = head.attention.isfinite() if head.visible is None else head.visible
         # Rows that see more keys than the smallest group removes.
-        usable = (seen.sum(-1) > min(settings.groups)).nonzero()[:, 0].tolist()
+        usable = (visible.sum(-1) > min(settings.groups)).nonzero()[:, 0].tolist()
         if not usable:
             continue
         queries = sample(random, usable, settings.rows)
         seed = int(random.integers(2**31))
-        weights, seen = head.attention[queries], seen[queries]
+        weights, visible = head.attention[queries], visible[queries]
         runs = MapRuns(study.lens, item, head)
         yield SampledMap(
-            place=places[number].row,
+            columns=places[number].row,
             head=head,
             queries=queries,
             weights=weights,
-            seen=seen,
+            visible=visible,
             floor=noise_floor(head, Rows(queries, weights), runs, seed),
             runs=runs,
             generator=torch.Generator().manual_seed(seed),
@@ -190,7 +190,7 @@ def noise_floor(head: Head, rows: Rows, runs: MapRuns, seed: int) -> dict[str, f
 def explanations(drawn: SampledMap, weights: Weights) -> dict[str, Weights]:
     """Return every explanation of these weights of the rows, the last one a random order."""
     parts = [
-        explain_rows(weights[rows], T, drawn.seen[rows])
+        explain_rows(weights[rows], T, drawn.visible[rows])
         for rows, T in drawn.head.alike(drawn.queries)
     ]
     scores = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
@@ -203,18 +203,18 @@ def explanations(drawn: SampledMap, weights: Weights) -> dict[str, Weights]:
         # The root has the same order, and is in proportion to the change: small scores do not count as ties.
         scores["value_zeroing"] = value_zeroing(outputs[0], outputs[1:]).sqrt().to(weights)
     random = torch.rand(weights.shape, generator=drawn.generator, dtype=torch.float64)
-    return {**scores, "random": random.to(weights) * drawn.seen}
+    return {**scores, "random": random.to(weights) * drawn.visible}
 
 
 def removed(drawn: SampledMap, row: int, intervention: Intervention, sets: Sets) -> Effects:
     """Return the effects of removing sets of the keys that a row sees."""
     weights = drawn.weights[row].repeat(len(sets), 1)
-    weights[:, drawn.seen[row]] *= ~sets.to(weights.device)
+    weights[:, drawn.visible[row]] *= ~sets.to(weights.device)
     if intervention == "renormalise":
         # Where nothing is left, 0 / 0 is nothing.
         weights = (weights / weights.sum(-1, keepdim=True)).nan_to_num()
     rows = [Rows([drawn.queries[row]], changed[None]) for changed in weights]
-    return torch.stack([one.cpu().double() for one in drawn.runs.effects(rows).values()], -1)
+    return torch.stack([effect.cpu().double() for effect in drawn.runs.effects(rows).values()], -1)
 
 
 def row_scores(
@@ -222,13 +222,13 @@ def row_scores(
 ) -> Iterator[Table]:
     """Yield the evaluation of the explanations of each row, for each intervention."""
     for row, query in enumerate(drawn.queries):
-        seen = drawn.seen[row]
-        scores = {name: weights[row, seen].cpu() for name, weights in explained.items()}
-        sizes = [size for size in sorted({*settings.groups}) if size < seen.sum()]
+        visible = drawn.visible[row]
+        scores = {name: weights[row, visible].cpu() for name, weights in explained.items()}
+        sizes = [size for size in sorted({*settings.groups}) if size < visible.sum()]
         for intervention in settings.interventions:
             removal = partial(removed, drawn, row, intervention)
             for table in evaluate(removal, scores, drawn.floor, sizes, settings, drawn.generator):
-                yield {**drawn.place, "query": query, "intervention": intervention, **table}
+                yield {**drawn.columns, "query": query, "intervention": intervention, **table}
 
 
 def determinacy(
@@ -241,16 +241,16 @@ def determinacy(
     Rows that the output determines are left out. An explanation without an order, which nothing can confirm, has no
     agreement; an alternative without one agrees by 0.
     """
-    spaces = drawn.head.projected.simplex_spaces(len(drawn.queries), drawn.seen)
+    spaces = drawn.head.projected.simplex_spaces(len(drawn.queries), drawn.visible)
     free = [row for row, space in enumerate(spaces) if space.nullity > 0]
     if not free:
         return
     again = [explanations(drawn, weights) for weights in others]
     distance = total_variation(drawn.weights, others).mean(0)[free].cpu()
     for name, scores in explained.items():
-        agreed = [agreement(other[name], scores, drawn.seen) for other in again]
+        agreed = [agreement(other[name], scores, drawn.visible) for other in again]
         yield {
-            **drawn.place,
+            **drawn.columns,
             "query": [drawn.queries[row] for row in free],
             "explanation": name,
             "total_variation": distance,
