@@ -1,6 +1,6 @@
 """Tries every model type of the installed transformers, and writes docs/results/families.csv; called again, it resumes.
 
-Usage: PYTHONPATH=tools python -m families.run [--work FILE] [--only FAMILY ...] [--limit SECONDS]
+Usage: PYTHONPATH=tools python -m families.run [--work FILE] [--only FAMILY ...]
 """
 
 import argparse
@@ -9,22 +9,22 @@ import multiprocessing
 import os
 import resource
 import sys
-import time
 import warnings
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import polars as pl
 import torch
 import transformers
 
 from families.tiny import model_types
-from families.trial import Trial, trial
+from families.trial import Outcome, Trial, trial
 
 ROOT = Path(__file__).parents[2]
-MEMORY = 16 * 2**30
+MEMORY, SECONDS = 16 * 2**30, 60
+"""Address space and time that one type may take."""
 USES = 80
 """Types that one process tries before another takes over: classes once imported stay in memory."""
 
@@ -43,8 +43,8 @@ def work(pipe: Connection) -> None:
 class Worker:
     """A process that tries types, replaced when it is too slow, dies, or has tried many."""
 
-    def __init__(self, limit: float) -> None:
-        self.limit, self._process, self._uses = limit, None, 0
+    def __init__(self) -> None:
+        self._process, self._uses = None, 0
 
     def try_one(self, family: str) -> dict[str, Any]:
         """Return what became of a type."""
@@ -53,9 +53,9 @@ class Worker:
         self._uses += 1
         self._pipe.send(family)
         try:
-            if self._pipe.poll(self.limit):
+            if self._pipe.poll(SECONDS):
                 return self._pipe.recv()
-            reason = f"no answer within {self.limit:g} s"
+            reason = f"no answer within {SECONDS} s"
         except EOFError:
             reason = f"the process died (it may use {MEMORY // 2**30} GiB of memory)"
         self.stop()
@@ -84,18 +84,16 @@ def main() -> None:
         "--work", type=Path, default=ROOT / "build" / "families.jsonl", help="trials, a line each"
     )
     parser.add_argument("--only", nargs="+", help="try these types anew, and write nothing else")
-    parser.add_argument("--limit", type=float, default=60, help="seconds a type may take")
-    given = parser.parse_args()
-    given.work.parent.mkdir(parents=True, exist_ok=True)
-    lines = given.work.read_text(encoding="utf-8").splitlines() if given.work.exists() else []
+    options = parser.parse_args()
+    options.work.parent.mkdir(parents=True, exist_ok=True)
+    lines = options.work.read_text(encoding="utf-8").splitlines() if options.work.exists() else []
     done = {line["family"]: line for line in map(json.loads, lines)}
-    worker, types = Worker(given.limit), model_types()
-    for number, family in enumerate(given.only or types):
-        if family in done and not given.only:
+    worker, types = Worker(), model_types()
+    for number, family in enumerate(options.only or types):
+        if family in done and not options.only:
             continue
-        start = time.monotonic()
-        done[family] = worker.try_one(family) | {"seconds": round(time.monotonic() - start, 1)}
-        with given.work.open("a", encoding="utf-8") as file:
+        done[family] = worker.try_one(family)
+        with options.work.open("a", encoding="utf-8") as file:
             file.write(json.dumps(done[family]) + "\n")
         told = done[family]
         print(
@@ -103,25 +101,19 @@ def main() -> None:
             flush=True,
         )
     worker.stop()
-    if given.only:
+    if options.only:
         return
-    names = {one.name for one in fields(Trial)}
-    trials = [
-        Trial(**{name: value for name, value in done[family].items() if name in names})
-        for family in types
-    ]
-    served_types = "".join(f"{one.family}\n" for one in trials if one.outcome == "served")
+    trials = [Trial(**done[family]) for family in types]
+    served_types = "".join(f"{each.family}\n" for each in trials if each.outcome == "served")
     (ROOT / "src" / "identilens" / "models" / "served.txt").write_text(served_types, "utf-8")
     table = pl.DataFrame(trials).with_columns(
         pl.col(pl.String).replace("", None), transformers=pl.lit(transformers.__version__)
     )
-    table.write_csv(
-        ROOT / "docs" / "results" / "families.csv", float_scientific=True, float_precision=0
-    )
-    defects = [one for one in trials if one.outcome in ("crash", "wrong")]
-    print(
-        f"{len(trials)} types, {sum(done[one]['seconds'] for one in types) / 60:.0f} min, {len(defects)} defects"
-    )
+    table = table.sort(pl.col("outcome").cast(pl.Enum(get_args(Outcome))), maintain_order=True)
+    file = ROOT / "docs" / "results" / "families.csv"
+    table.write_csv(file, float_scientific=True, float_precision=0)
+    defects = [each for each in trials if each.outcome in ("crash", "wrong")]
+    print(f"{len(trials)} types, {len(defects)} defects")
     sys.exit(bool(defects))
 
 

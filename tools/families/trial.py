@@ -58,7 +58,7 @@ class Trial:
     model: str = ""
     way: str = ""
     inputs: str = ""
-    layers: int = 0
+    layers: int | None = None
     difference: float | None = None
     reason: str = ""
 
