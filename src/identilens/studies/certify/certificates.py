@@ -87,7 +87,9 @@ class CertificateFile:
 
     def write(self, file: Path) -> None:
         """Write the file."""
-        numbers = {one.name: getattr(self.certificate, one.name) for one in fields(Certificate)}
+        numbers = {
+            field.name: getattr(self.certificate, field.name) for field in fields(Certificate)
+        }
         write_bytes(file, tensor_bytes(numbers, **{_NAME: json.dumps(self.said)}))
 
     def sentences(self) -> str:
@@ -95,7 +97,7 @@ class CertificateFile:
         certificate, told = self.certificate, self.said
         proven = certificate.proven()
         counted = enumerate(certificate.functional.tolist())
-        of = ", ".join(f"{one:g} times key {key}" for key, one in counted if one)
+        of = ", ".join(f"{factor:g} times key {key}" for key, factor in counted if factor)
         verdict = verdict_of(told["sign"], told["bound"], *proven.tolist())
         numbers = {
             **told,
