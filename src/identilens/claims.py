@@ -339,7 +339,7 @@ def row_sources(
     row: ClaimRow, direction: Float[Tensor, " d_model"], name: str
 ) -> dict[Claim, Float[Tensor, " key"]]:
     """Return what each key that a row sees adds to a direction: a claim on each, with its coefficients."""
-    added, visible = _source(direction, None, row), row.head.seen(row.query)
+    added, visible = _source(direction, None, row), row.head.visible_to(row.query)
     keys = range(len(added)) if visible is None else visible.nonzero()[:, 0].tolist()
     claim = source(direction, name=name)
     return {
@@ -356,7 +356,7 @@ def _name(key: Keys | None, form: Callable[[str], str] = str) -> str:
 
 def _keys(key: Keys, row: ClaimRow) -> Float[Tensor, " key"]:
     """Return 1 for a key, or each token of a run that spells words and is seen to its end; 0 for others."""
-    factors, visible = torch.zeros(len(row.tokens), dtype=torch.float64), row.head.seen(row.query)
+    factors, visible = torch.zeros(len(row.tokens), dtype=torch.float64), row.head.visible_to(row.query)
     for start, end in _runs(key, row.spelling or Spelling(row.tokens), row.text):
         factors[start:end] = float(visible is None or visible[start:end].all())
     return factors
@@ -395,7 +395,7 @@ def _difference(first: Claim, second: Claim, row: ClaimRow) -> Float[Tensor, " k
 def _pattern(name: str, row: ClaimRow) -> Float[Tensor, " key"] | None:
     if row.head.kind == "cross":
         return None
-    keys = pattern_keys(name, row.tokens, row.query, row.head.seen(row.query))
+    keys = pattern_keys(name, row.tokens, row.query, row.head.visible_to(row.query))
     return None if keys is None else keys.double()
 
 

@@ -57,7 +57,7 @@ def test_a_study_tells_its_progress_and_is_stopped():
 
 def test_each_layer_is_told_as_it_comes(at, told, lens):
     assert told[0] == {"tokens": list(map(str, TEXT)), "most": 128}
-    assert (most_tokens(lens), len(at.answer.own)) == (128, 1)
+    assert (most_tokens(lens), len(at.answer.unchanged)) == (128, 1)
     assert [(step["layer"], step["layers"]) for step in told[1:]] == [(1, 2), (2, 2)]
     maps = told[1]["viewer"]["maps"]
     assert [one["choices"] for one in maps] == [

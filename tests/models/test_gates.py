@@ -30,7 +30,7 @@ def test_gates_are_the_familys_own_and_give_its_output(family):
                 mixed = head.family_weights @ head.values
                 added = added + (mixed * gate[:, head.head]) @ projection
                 own = head.values @ (gate[5, head.head][:, None] * projection)
-                one = head.at(5).compact
+                one = head.projected_for(5).compact
                 assert_close(one @ one.mT, own @ own.mT, atol=1e-5, rtol=1e-5)
             assert_close(added, seen["output"], atol=2e-5, rtol=1e-5)
 
@@ -82,7 +82,7 @@ def test_a_closed_gate_leaves_a_row_more_alternatives():
     closed = [query for query in range(14) if not head.gate[query, :4].any()]
     assert 0 < len(closed) < 14
     for query in range(14):
-        assert head.at(query).rank == (4 if query in closed else 8)
+        assert head.projected_for(query).rank == (4 if query in closed else 8)
     row = max(closed)
     table = idl.certify(lens, [ids(14)], layers=1, heads=2, queries=row).table
     exact = table.filter(tolerance="0")
@@ -137,7 +137,7 @@ def test_rows_are_projected_with_the_length_as_it_is(family):
                 own = head.gate * mixed[:, head.head]
                 assert_close(own, read[:, head.head], atol=1e-6, rtol=1e-5)
                 added = added + own[5] @ head.output_projection
-                assert head.at(5) is head.projected
+                assert head.projected_for(5) is head.projected
                 compact, values = head.projected.compact, head.values
                 assert_close(compact @ compact.mT, values @ values.mT)
                 row = mixed[5, head.head] @ head.row_projection(5)

@@ -17,7 +17,7 @@ def call(module_is_causal, queries=3, **changes):
     module = nn.Module()
     module.is_causal = module_is_causal
     query, key = torch.zeros(1, 2, queries, 4), torch.zeros(1, 2, 3, 4)
-    given = {"mask": None, "arguments": {}, "own": lambda *_, **__: None, **changes}
+    given = {"mask": None, "arguments": {}, "original": lambda *_, **__: None, **changes}
     return AttentionCall(0, module, query, key, key, eager=eager_attention_forward, **given)
 
 
@@ -26,7 +26,7 @@ def call(module_is_causal, queries=3, **changes):
     [
         (call(True), False), (call(False), True), (call(True, queries=1), True),
         (call(True, arguments={"is_causal": False}), True), (call(False, arguments={"is_causal": True}), False),
-        (call(True, own=eager_attention_forward), True),
+        (call(True, original=eager_attention_forward), True),
         (call(False, mask=torch.ones(1, 1, 3, 3).tril().bool()), False),
         (call(True, mask=torch.ones(1, 1, 3, 3).bool()), True),
     ],
@@ -44,7 +44,7 @@ def padded(**changes):
     """A call of three texts, three queries and four keys, with two heads that share one key."""
     given = {
         "query": drawn(3, 2, 3, 4), "key": drawn(3, 1, 4, 4), "value": drawn(3, 1, 4, 5), "mask": None,
-        "arguments": {"scaling": 0.5}, "own": eager_attention_forward, "eager": eager_attention_forward,
+        "arguments": {"scaling": 0.5}, "original": eager_attention_forward, "eager": eager_attention_forward,
     }  # fmt: skip
     return AttentionCall(0, nn.Module(), **{**given, **changes})
 
@@ -63,7 +63,7 @@ def test_rows_of_a_call_have_their_own_masks_and_biases():
     same = whole.arguments | {"position_bias": bias[..., :1, :]}
     assert padded(arguments=same).rows([2]).arguments["position_bias"].shape == (3, 2, 1, 4)
     # Without a mask, rows of fused causal attention see the keys up to their own.
-    fused = padded(own=lambda *_, **__: None, arguments={"is_causal": True})
+    fused = padded(original=lambda *_, **__: None, arguments={"is_causal": True})
     assert fused.rows([2, 0]).mask[0, 0].tolist() == [[True] * 3 + [False], [True] + [False] * 3]
     longer = padded(mask=torch.ones(1, 1, 3, 9).bool())
     assert longer.visible().shape == (3, 3, 4)
@@ -98,7 +98,7 @@ def test_a_captured_layer_knows_that_scaling(unchecked_shapes):
         key=key,
         value=value,
         arguments={"is_causal": False},
-        own=sdpa_attention_forward,
+        original=sdpa_attention_forward,
     )
     weights = torch.softmax(query @ key.mT / 3**0.5, -1)
     layer = CapturedLayer.of(made, None, made.run(), weights)

@@ -39,7 +39,7 @@ def plain(lens):
 
 @pytest.mark.parametrize("outcome", ["states", "prediction"])
 def test_the_outcome_is_that_of_the_positions(lens, outcome):
-    assert_close(answer(lens, outcome).own, plain(lens)[outcome][[4, 5]])
+    assert_close(answer(lens, outcome).unchanged, plain(lens)[outcome][[4, 5]])
 
 
 @pytest.mark.parametrize("outcome", ["states", "prediction"])
@@ -49,7 +49,7 @@ def test_changes_are_those_of_the_model(lens, outcome):
     weights = head.attention.clone()
     weights[5] = torch.tensor([1.0, 0, 0, 0, 0, 0])
     after = lens.substitute({(0, 1, "decoder"): weights}, one.item)
-    before = one.own
+    before = one.unchanged
     if outcome == "states":
         moved = next(iter(after.hidden_states.values()))[-1][[4, 5]]
         expected = float((moved - before).norm() / before.norm())
@@ -120,7 +120,7 @@ def test_few_classes_are_derived_backwards_as_forwards(monkeypatch):
 def test_what_cannot_be_asked_is_refused(lens):
     bare = Lens(build("bert"))
     with pytest.raises(InputError, match="predicts"):
-        _ = Answer(bare, bare.read([TEXT])[0], "prediction", (0,)).own
+        _ = Answer(bare, bare.read([TEXT])[0], "prediction", (0,)).unchanged
     single = classifier(labels=1)
     with pytest.raises(InputError, match="has one output: there is nothing to choose from"):
         idl.certify(single, [TEXT], layers=1, heads=0, queries=2, outcome="prediction")
@@ -167,7 +167,7 @@ def test_a_removal_runs_the_model_from_the_layer_of_the_head_on(monkeypatch, fam
     item = lens.read(example(family))[0]
     sites = lens.sites(item)
     number, seen = len(sites) - 1, []
-    stack = [site for site in sites if site.place and site.place[0] == sites[-1].place[0]]
+    stack = [site for site in sites if site.slot and site.slot[0] == sites[-1].slot[0]]
     first = lens.body.get_submodule(stack[0].name)
     later = Answer(lens, item, "states")
     found = later.without(number, [0, 1])
@@ -192,7 +192,7 @@ def test_estimates_are_those_of_finite_differences_in_the_same_directions(outcom
                 output[:, :, head] *= share
             return output
 
-        run = lens.run([one.item], gated, whole=True, changes=True, output_hidden_states=True)
+        run = lens.run([one.item], gated, task_head=True, changes=True, output_hidden_states=True)
         entries = run.logits[0] if outcome == "prediction" else run.hidden_states[-1][0]
         return entries[[3, 5]]
 
@@ -240,7 +240,7 @@ def test_the_derivative_is_that_of_the_whole_text_and_of_differences(family, out
                 output[0, query, head] += step * move * (call.index == number)
             return output
 
-        run = lens.run([item], add, whole=True, output_hidden_states=True)
+        run = lens.run([item], add, task_head=True, output_hidden_states=True)
         return (run.logits if outcome == "prediction" else run.hidden_states[-1])[0, later]
 
     with Exact():
@@ -259,7 +259,7 @@ def test_a_row_of_a_long_text_costs_a_few_passes_in_every_precision(dtype):
     text, model = ids(128), build("llama").to(getattr(torch, dtype))
     lens, single, read = Lens(model), Lens(copy.deepcopy(model).float()), []
     with FlopCounterMode(display=False) as once:
-        lens.run([text], whole=True)
+        lens.run([text], task_head=True)
     with model.model.embed_tokens.register_forward_pre_hook(
         lambda _, args: read.append(args[0].shape[1] == 128)
     ):

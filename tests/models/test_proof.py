@@ -210,7 +210,7 @@ def test_drawn_rows_find_what_all_rows_find(monkeypatch, run):
     def forged(call, rows):
         part = cut(call, rows)
         if run == "the keys that are seen":
-            return replace(part, mask=None, own=part.eager)
+            return replace(part, mask=None, original=part.eager)
         middle = torch.tensor([10 < row < 30 for row in rows])
 
         def flipped(*given, **options):

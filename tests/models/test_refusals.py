@@ -177,7 +177,7 @@ def test_convolutions_between_positions_are_found_by_structure(family):
     lens = idl.Lens(next(tiny_models(family)))
     picture = _runnable(lens.model, [])["picture"]
     lens.sites(lens.read(picture)[0])
-    assert len(lens.mixing_layers) == len({site.place for site in lens._sites})
+    assert len(lens.mixing_layers) == len({site.slot for site in lens._sites})
     with pytest.raises(UnsupportedModelError, match="mix positions by more than attention"):
         idl.rollout(lens, picture)
 

@@ -86,7 +86,7 @@ def test_hidden_keys_and_ambiguous_kinds_are_refused():
 
 SITES = tuple(
     SimpleNamespace(
-        layer=layer, kind=kind, heads=heads, zeros=torch.zeros(width), place=place, mixer=mixer
+        layer=layer, kind=kind, heads=heads, zeros=torch.zeros(width), slot=place, mixer=mixer
     )
     for layer, kind, heads, width, place, mixer in (
         (0, "decoder", 2, 4, ("layers", 0), False), (2, "decoder", 3, 4, ("layers", 2), True),

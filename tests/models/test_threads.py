@@ -93,7 +93,7 @@ def test_a_model_in_training_stays_in_evaluation_mode_until_the_last_capture_has
             modes.append(model.encoder.training)
         return call.attend()[0]
 
-    lens.run(lens.read([ids(5)]), first, whole=True)
+    lens.run(lens.read([ids(5)]), first, task_head=True)
     assert modes == [False]
     assert state(model) == before
 

@@ -229,7 +229,7 @@ def moved_row(text: Measured, head: Head, query: int, change: Sequence[float]) -
     asked = torch.tensor(change, dtype=torch.float64)
     if asked.shape != before.shape or not bool(asked.isfinite().all()):
         raise InputError(f"expected a change of {len(before)} weights; got {len(asked)}.")
-    free = head.at(query).simplex_space(head.seen(query)).free
+    free = head.projected_for(query).simplex_space(head.visible_to(query)).free
     allowed = free @ (free.T @ asked)
     falling = allowed < 0
     step = min([1.0, *(-before[falling] / allowed[falling]).tolist()])
@@ -245,7 +245,7 @@ def broken_row(text: Measured, head: Head, query: int, key: int, weight: float) 
         InputError: For a query that is not there, a key that it does not see, what is no weight, or a row of one key.
     """
     _require_query(head, query)
-    row, visible = head.attention[query], head.seen(query)
+    row, visible = head.attention[query], head.visible_to(query)
     if not (0 <= key < len(row) and (visible is None or visible[key]) and 0 <= weight <= 1):
         raise InputError(
             f"query {query} sees no key {key} whose weight could be {weight:g}; weights are between 0 and 1."
@@ -275,7 +275,7 @@ def _layer_with(head: Head, query: int, row: Tensor) -> Any:
 
 def _row_error(head: Head, query: int, row: Tensor) -> float:
     """Return the relative change of a head's output at one row."""
-    before, compact = head.attention[query], head.at(query).compact
+    before, compact = head.attention[query], head.projected_for(query).compact
     return _relative(before @ compact, row @ compact)
 
 

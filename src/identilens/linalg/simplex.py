@@ -45,7 +45,7 @@ class SimplexSpace:
     blocks: Int[Tensor, " key"] | None = None
 
     @cached_property
-    def seen(self) -> Float[Tensor, "*head seen rho"]:
+    def basis(self) -> Float[Tensor, "*head seen rho"]:
         """B on the visible keys, of rows that see the same."""
         return self.kept[..., self.visible, :]
 
@@ -73,7 +73,7 @@ class SimplexSpace:
         everywhere = self.kept.new_zeros(len(self.visible), self.nullity)
         if self.nullity:
             with one_thread():
-                free = torch.linalg.qr(self.seen, mode="complete").Q[:, self.rank :]
+                free = torch.linalg.qr(self.basis, mode="complete").Q[:, self.rank :]
             moves = torch.linalg.vector_norm(free, dim=1, keepdim=True) > ROUNDING
             everywhere[self.visible] = free * moves
         return everywhere

@@ -37,7 +37,7 @@ def visible_softmax(
 
 
 def follow_logits(
-    given: Float[Tensor, "*batch query key"],
+    weights: Float[Tensor, "*batch query key"],
     recomputed: Float[Tensor, "*batch query key"],
     logits: Float[Tensor, "*batch query key"],
     queries: Float[Tensor, "*batch query d_k"],
@@ -53,12 +53,12 @@ def follow_logits(
     rounding of the softmax. Errors of the logits do not change this sum, so a sink is noticed.
     """
     rounding = SUM_ROUNDINGS * FLOAT32_EPS
-    eps = max(FLOAT32_EPS, *(torch.finfo(one.dtype).eps for one in (queries, given)))
+    eps = max(FLOAT32_EPS, *(torch.finfo(one.dtype).eps for one in (queries, weights)))
     size = logits if visible is None else logits.masked_fill(~visible, 0.0)
     size = torch.linalg.vector_norm(size, torch.inf, -1)
     asking, asked = (torch.linalg.vector_norm(wide(one), dim=-1) for one in (queries, keys))
     product = abs(scaling) * asking * asked.amax(-1, keepdim=True)
     limit = STORED_ROUNDINGS * eps * (1 + size) + rounding * (1 + product)
-    given = wide(given)
-    close = torch.linalg.vector_norm(recomputed - given, torch.inf, -1) <= limit
-    return (close & ((given.sum(-1) - 1).abs() <= eps / 2 + rounding)).all(-1)
+    weights = wide(weights)
+    close = torch.linalg.vector_norm(recomputed - weights, torch.inf, -1) <= limit
+    return (close & ((weights.sum(-1) - 1).abs() <= eps / 2 + rounding)).all(-1)

@@ -168,6 +168,6 @@ def intercepting(
     routes = {site.route.number: site.route for site in sites if site.route}
     with (
         hooked(gated, given.__setitem__),
-        capturing(model, answer if gated else handler, routes, whole=True),
+        capturing(model, answer if gated else handler, routes, task_head=True),
     ):
         yield

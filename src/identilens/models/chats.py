@@ -130,15 +130,15 @@ def typed_chat(text: str) -> Any:
     return [{"role": role.lower(), "content": content.strip()} for role, content in turned]
 
 
-def read_chats(given: Any) -> list[Chat]:
+def read_chats(source: Any) -> list[Chat]:
     """Return conversations from one or a list of them; see `Chat.read`.
 
     Raises:
         InputError: If there is none, or one cannot be used.
     """
-    several = isinstance(given, list | tuple)
-    messages = several and any(isinstance(one, Mapping) and "role" in one for one in given)
-    chats = given if several and not messages else [given]
+    several = isinstance(source, list | tuple)
+    messages = several and any(isinstance(one, Mapping) and "role" in one for one in source)
+    chats = source if several and not messages else [source]
     if not chats:
         raise InputError("expected a prompt, messages, or a list of conversations; got none.")
     return [Chat.read(one, number) for number, one in enumerate(chats)]

@@ -106,7 +106,7 @@ class Head(Captured):
 
     @cached_property
     def projected(self) -> ProjectedValues:
-        """T = V W_O; of a gated or normalised head V: see `at`."""
+        """T = V W_O; of a gated or normalised head V: see `projected_for`."""
         fixed = self.site.fixed_projection[self.head].to(self.values.device)
         return ProjectedValues.of(self.values, fixed)
 
@@ -118,7 +118,7 @@ class Head(Captured):
         projection = wide(self.output_projection)
         return projection if self.gate is None else wide(self.gate[query, :, None]) * projection
 
-    def at(self, query: int) -> ProjectedValues:
+    def projected_for(self, query: int) -> ProjectedValues:
         """Return T of one row: V diag(g_i) W_O of a gated head, V of a normalised one.
 
         The left null space of V diag(g_i) W_O is that of V if no entry of the gate is zero and W_O has full row rank,
@@ -129,10 +129,13 @@ class Head(Captured):
         return ProjectedValues.of(self.values, self.row_projection(query))
 
     def alike(self, queries: Sequence[int]) -> list[tuple[slice, ProjectedValues]]:
-        """Return places among some rows, together where they have one T, and that T: see `at`."""
+        """Return places among some rows, together where they have one T, and that T: see `projected_for`."""
         if self.gate is None or self.site.normed:
             return [(slice(None), self.projected)]
-        return [(slice(place, place + 1), self.at(query)) for place, query in enumerate(queries)]
+        return [
+            (slice(place, place + 1), self.projected_for(query))
+            for place, query in enumerate(queries)
+        ]
 
     @cached_property
     def attention(self) -> Map:
@@ -208,15 +211,15 @@ class Head(Captured):
             )
         return self.weights
 
-    def seen(self, query: int) -> Bool[Tensor, " key"] | None:
+    def visible_to(self, query: int) -> Bool[Tensor, " key"] | None:
         """Return which keys a query may use; None where every query may use all."""
-        return None if self.visible is None else self.visible[self.place(query)]
+        return None if self.visible is None else self.visible[self.row_index(query)]
 
     def row(self, query: int) -> Float[Tensor, " key"]:
         """Return a query's weights: its row of `attention`."""
-        return self.attention[self.place(query)]
+        return self.attention[self.row_index(query)]
 
-    def place(self, query: int) -> int:
+    def row_index(self, query: int) -> int:
         """Return which of the rows is a query's."""
         return query if self.rows is None else self.rows.index(query)
 

@@ -52,7 +52,7 @@ class AttentionCall:
         key: Keys; like ``value``, not repeated over the heads of a group.
         mask: Boolean (True is visible) or additive float, broadcastable to (batch, heads, n, m), or None.
         arguments: Other arguments that the family passes (scaling, softcap, position_bias, ...).
-        own: The function that the model calls outside of capture.
+        original: The function that the model calls outside of capture.
         eager: The family's eager attention, which also returns weights.
         windows: Number of windows of a text that are joined to one map: see `windows.by_text`.
         gating: Computes the gate; None if the outputs go to the output projection as they are.
@@ -65,7 +65,7 @@ class AttentionCall:
     value: Float[Tensor, "batch group key d_v"]
     mask: Tensor | None
     arguments: dict[str, Any]
-    own: Attend
+    original: Attend
     eager: Attend
     windows: int = 1
     gating: Callable[[], Tensor] | None = None
@@ -186,9 +186,9 @@ class AttentionCall:
 
     @cached_property
     def _ran(self) -> Tensor:
-        return self.own(self.module, self.query, self.key, self.value, self.mask, **self.arguments)[
-            0
-        ]
+        return self.original(
+            self.module, self.query, self.key, self.value, self.mask, **self.arguments
+        )[0]
 
     @property
     def is_causal(self) -> bool:
@@ -196,7 +196,7 @@ class AttentionCall:
 
         Without a mask, fused attention takes causality from the module, and eager attention sees every key.
         """
-        if self.own is self.eager:
+        if self.original is self.eager:
             return False
         causal = self.arguments.get("is_causal")
         causal = getattr(self.module, "is_causal", True) if causal is None else causal

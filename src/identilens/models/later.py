@@ -26,7 +26,7 @@ class LaterLayers:
         options: What the model is asked for.
 
     Attributes:
-        own: The model's output.
+        output: The model's output.
     """
 
     def __init__(self, lens: Lens, item: Item, options: dict[str, Any]) -> None:
@@ -42,7 +42,7 @@ class LaterLayers:
             self._given[layer].append(output)
 
         with hooked(kept, after=note):
-            self.own = self.run(AttentionCall.run)
+            self.output = self.run(AttentionCall.run)
 
     @torch.no_grad()
     def run(self, handler: Handler, copies: int = 1) -> Any:
@@ -57,15 +57,17 @@ class LaterLayers:
         0 where layers cannot be left out: they are called several times, or the output would not be the model's own.
         """
         if number not in self._counts:
-            layers, at, count = self._earlier(number), self._sites[number].place, 0
+            layers, at, count = self._earlier(number), self._sites[number].slot, 0
             plain = all(one.route is None and not one.gated for one in self._sites)
             if at and plain and layers and len(self._given[layers[-1]]) == 1:
                 with self._from(number):
                     again = self.run(AttentionCall.run)
-                name = "logits" if self.own.get("logits") is not None else next(iter(self.own))
-                before, after = self.own[name], again[name]
+                name = (
+                    "logits" if self.output.get("logits") is not None else next(iter(self.output))
+                )
+                before, after = self.output[name], again[name]
                 if (after - before).norm() <= NOISE[before.dtype] * before.norm():
-                    places = (one.place for one in self._sites if one.place)
+                    places = (one.slot for one in self._sites if one.slot)
                     count = sum(place[0] == at[0] and place < at for place in places)
             self._counts[number] = count
         return self._counts[number]
@@ -112,5 +114,5 @@ class LaterLayers:
 
     def _earlier(self, number: int) -> list[nn.Module]:
         """Return the layers before that of an attention in its list."""
-        path, at = self._sites[number].place or ("", 0)
+        path, at = self._sites[number].slot or ("", 0)
         return list(self._lens.body.get_submodule(path).children())[:at]

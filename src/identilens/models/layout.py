@@ -19,8 +19,8 @@ from identilens.models.following import (
     Candidate,
     LayerRun,
     Meeting,
-    Place,
     Route,
+    Slot,
     capturing,
     routes_among,
     watched,
@@ -43,7 +43,7 @@ class Site:
         projection: The linear map that is applied to the head outputs.
         zeros: A value of zero, on the device and in the precision of the values.
         added: Whether head outputs are added before they are projected. Otherwise they are concatenated.
-        place: The list of layers that contains the attention, and its number there; None outside of lists.
+        slot: The list of layers that contains the attention, and its number there; None outside of lists.
         positions_first: Whether the input of the projection has the axis of positions before the axis of texts.
         route: Layout of the product of weights and values, if the model computes attention by itself.
         gated: Whether head outputs are multiplied with a gate, a factor of their row, before they are projected.
@@ -59,7 +59,7 @@ class Site:
     projection: nn.Module
     zeros: Float[Tensor, " d_v"]
     added: bool = False
-    place: Place | None = None
+    slot: Slot | None = None
     positions_first: bool = False
     route: Route | None = None
     chooses: bool = False
@@ -167,7 +167,7 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
         found.module,
         value.new_zeros(value.shape[-1]),
         found.added,
-        meeting.place,
+        meeting.slot,
         first,
         meeting.route,
         meeting.chooses,
@@ -186,11 +186,11 @@ def layer_of(model: nn.Module, site: Site) -> nn.Module:
     Raises:
         UnsupportedModelError: If the attention is in no list of layers.
     """
-    if site.place is None:
+    if site.slot is None:
         raise UnsupportedModelError(
             f"{type(model).__name__} does not have its layers in a list (attention found at {site.name})."
         )
-    path, number = site.place
+    path, number = site.slot
     return [*model.get_submodule(path).children()][number]
 
 
@@ -198,8 +198,8 @@ def other_layers(
     model: nn.Module, sites: Sequence[Site]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return layers without attention beside layers with it, and those that mix by more, by path and class."""
-    attention = {site.place for site in sites if site.place}
-    mixers = {site.place for site in sites if site.mixer}
+    attention = {site.slot for site in sites if site.slot}
+    mixers = {site.slot for site in sites if site.mixer}
     names = {
         (path, number): f"{path}.{number} ({type(layer).__name__})"
         for path in sorted({path for path, _ in attention})
@@ -209,9 +209,9 @@ def other_layers(
     return bare, tuple(name for place, name in names.items() if place in mixers)
 
 
-def _members(model: nn.Module) -> dict[nn.Module, Place]:
+def _members(model: nn.Module) -> dict[nn.Module, Slot]:
     """Return the layers of a model: members of the outermost lists."""
-    members: dict[nn.Module, Place] = {}
+    members: dict[nn.Module, Slot] = {}
     inside: tuple[str, ...] = ()
     for path, module in model.named_modules():
         if not isinstance(module, nn.ModuleList) or path.startswith(inside):
@@ -238,10 +238,10 @@ def _numbers(model: PreTrainedModel, meetings: Sequence[Meeting]) -> list[int]:
     for kind in {meeting.kind for meeting in meetings}:
         order = [call for call, meeting in enumerate(meetings) if meeting.kind == kind]
         order.sort(key=lambda call: meetings[call].module not in text)
-        known = {place for call in order if (place := meetings[call].place)}
+        known = {place for call in order if (place := meetings[call].slot)}
         alone = len(known) == len(order) and len({path for path, _ in known}) == 1
         for count, call in enumerate(order):
-            place = meetings[call].place
+            place = meetings[call].slot
             numbers[call] = place[1] if alone and place else count
     return numbers
 

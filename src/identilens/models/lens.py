@@ -204,11 +204,11 @@ class Lens:
         inputs: Any,
         handler: Handler | None = None,
         *,
-        whole: bool = False,
+        task_head: bool = False,
         changes: bool = False,
         **options: Any,
     ) -> Any:
-        """Return the output on one batch of texts or items, padded here on the right; with the task head if ``whole``.
+        """Return the output on one batch of texts or items, padded on the right; with the task head if ``task_head``.
 
         Every attention call goes to ``handler``, which returns its output. Without a handler the model's own attention
         runs. ``options``, such as ``output_hidden_states=True``, go to the model's forward method.
@@ -226,7 +226,7 @@ class Lens:
         self._refuse_mixed(items)
         if handler is not None and changes:
             self.prove_once(items)
-        forward = partial(self._forward, whole=whole, **options)
+        forward = partial(self._forward, task_head=task_head, **options)
         if handler is None or changes or self._kind_of_batch(items) in self._proven:
             return forward(items, handler)
         return self._proving(self._proof(items), handler, forward)
@@ -279,10 +279,10 @@ class Lens:
         self,
         items: Sequence[Item],
         handler: Handler | None,
-        whole: bool = False,
+        task_head: bool = False,
         **options: Any,
     ) -> Any:
-        model = self.model if whole else self.body
+        model = self.model if task_head else self.body
         with (
             evaluation_mode(model) if handler is None else self.capturing(handler, items, model),
             explained(model),
@@ -441,7 +441,7 @@ class Lens:
                 f"weights belong to one text; got {len(items)} texts. Call substitute for each of them."
             )
         item = items[0]
-        options = {"whole": True, "changes": bool(replacements), "output_hidden_states": True}
+        options = {"task_head": True, "changes": bool(replacements), "output_hidden_states": True}
         output = self.run(
             [item],
             Substitution(self.sites(item), replacements),

@@ -51,7 +51,7 @@ class HiddenMap:
         lens: The model.
         item: The text.
         source: Which sequence is varied: the only one, or the encoder or decoder input of an encoder–decoder.
-        whole: Run the model with its task head, for `run`.
+        task_head: Run the model with its task head, for `run`.
 
     Raises:
         UnsupportedModelError: If the first layer cannot be found or its input cannot be replaced.
@@ -63,7 +63,7 @@ class HiddenMap:
         item: Item,
         source: Source = "encoder",
         *,
-        whole: bool = False,
+        task_head: bool = False,
     ) -> None:
         lens.prove_once([item])
         self._body = lens.body
@@ -72,7 +72,7 @@ class HiddenMap:
             lens,
             item,
             AttentionCall.mixed,
-            lens.model if whole else lens.body,
+            lens.model if task_head else lens.body,
             output_hidden_states=True,
         )
         seq2seq = lens.model.config.is_encoder_decoder
@@ -175,7 +175,7 @@ class Suffixes:
         options: What the model is asked for, as its forward method takes it.
 
     Attributes:
-        own: The output on the whole text, with the weights of the model.
+        output: The output on the whole text, with the weights of the model.
         held: The attention calls of that run; none where the text always runs whole.
     """
 
@@ -188,7 +188,7 @@ class Suffixes:
             return call.mixed()
 
         with torch.no_grad():
-            self.own = self.run(keep)
+            self.output = self.run(keep)
         if not (
             {*item.tensors} == {"input_ids"}
             and all(site.kind == "decoder" and site.route is None for site in lens.sites(item))

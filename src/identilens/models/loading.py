@@ -223,18 +223,18 @@ def left_over(network: PreTrainedModel, unexpected: Iterable[str]) -> list[str]:
     )
 
 
-def usable_device(given: str | torch.device | None) -> torch.device:
+def usable_device(name: str | torch.device | None) -> torch.device:
     """Return a device, after testing it with a tensor; for None, CUDA if it is available, else the CPU.
 
     Raises:
         InputError: If there is no such device.
     """
     try:
-        place = torch.device(given or ("cuda" if torch.cuda.is_available() else "cpu"))
+        place = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
         torch.empty(0, device=place)
     except (RuntimeError, AssertionError, TypeError, ValueError) as error:
         raise InputError(
-            f"cannot use device {str(given)!r}: {first_line(error)}. Leave it out to use the CPU, or CUDA "
+            f"cannot use device {str(name)!r}: {first_line(error)}. Leave it out to use the CPU, or CUDA "
             "where it is available."
         ) from error
     return place

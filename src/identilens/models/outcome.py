@@ -68,16 +68,16 @@ class Answer:
     following: Sequence[int] = ()
 
     @cached_property
-    def own(self) -> Entries:
+    def unchanged(self) -> Entries:
         """The logits, or the final hidden states, of the model as it is."""
-        return self.given({})
+        return self.replaced({})
 
     def change(self, replacements: Replacements) -> float:
         """Return the change of the outcome when heads have other weights: what the model gives, not an estimate.
 
         For the prediction KL(p ‖ p') in nats, summed over the positions; for states ‖h' − h‖ / ‖h‖.
         """
-        return self.between(self.given(replacements), self.own)
+        return self.between(self.replaced(replacements), self.unchanged)
 
     def between(self, after: Entries, before: Entries) -> float:
         """Return the change of the outcome after a change and before it, as `change` does."""
@@ -97,11 +97,11 @@ class Answer:
 
     def same_top(self, run: ModelRun) -> bool:
         """Return whether the largest entry of every position, the most likely token or class, is the same in a run."""
-        return bool((self._of(run).argmax(-1) == self.own.argmax(-1)).all())
+        return bool((self._of(run).argmax(-1) == self.unchanged.argmax(-1)).all())
 
     def after(self, run: ModelRun) -> float:
         """Return the change of the outcome in a run that was made already."""
-        return self.between(self._of(run), self.own)
+        return self.between(self._of(run), self.unchanged)
 
     def _of(self, run: ModelRun) -> Entries:
         *_, last = run.hidden_states.values()
@@ -126,7 +126,7 @@ class Answer:
         """
         later = self._layers
         # The model's own attention on both sides: in half precision, eager attention alone changes the outcome.
-        own = self._entries_of(later.own)
+        own = self._entries_of(later.output)
         copies, found = [self.item] * len(heads), []
         most = max(1, min(_AT_ONCE, _LOGITS // max(1, self.item.length * own.shape[1])))
         for batch in self.lens.batches(copies, range(len(heads)), most):
@@ -201,7 +201,7 @@ class Answer:
         moves = torch.cat([moves, (after - before)[None]])
         # The products of all moves in the metric of the outcome, near where it is after.
         metric = wide(moves.new_zeros(len(moves), len(moves)))
-        length = wide(self.own).norm().square().clamp_min(1e-300)
+        length = wide(self.unchanged).norm().square().clamp_min(1e-300)
         step = max(1, _ENTRIES // (len(moves) * after.shape[1]))
         for part, own in zip(moves.split(step, 1), after.split(step), strict=True):
             part = wide(part)
@@ -252,7 +252,7 @@ class Answer:
 
         with torch.no_grad():
             before = self._since(AttentionCall.mixed, start)
-            whole = self._entries_of(self._text.own)[-len(before) :]
+            whole = self._entries_of(self._text.output)[-len(before) :]
             limit = NOISE[before.dtype]
             if start and len(before) and (before - whole).norm() > limit * whole.norm():
                 self._text.held.clear()
@@ -278,7 +278,7 @@ class Answer:
     @cached_property
     def cast(self) -> float:
         """The change of the outcome that single precision, in which it is derived, makes by itself: see `between`."""
-        return self.between(self._entries_of(self._text.own), self.own)
+        return self.between(self._entries_of(self._text.output), self.unchanged)
 
     def _since(self, handler: Handler, start: int) -> Entries:
         """Return the outcome from a position on."""
@@ -287,13 +287,13 @@ class Answer:
             later = [places[one] for one in later if places[one] >= 0]
         return replace(self, positions=later)._entries_of(self._text.run(handler, start))
 
-    def given(self, replacements: Replacements) -> Entries:
+    def replaced(self, replacements: Replacements) -> Entries:
         """Return the logits, or the final hidden states, when heads have other weights."""
         handler = Substitution(self.lens.sites(self.item), replacements)
         run = self.lens.run(
             [self.item],
             handler,
-            whole=True,
+            task_head=True,
             changes=True,
             **self._wanted,
         )
@@ -332,11 +332,11 @@ class Answer:
 
 
 def jacobian(
-    outcome: Callable[[Tensor], Tensor], at: Float[Tensor, "*input"], at_once: int
+    outcome: Callable[[Tensor], Tensor], point: Float[Tensor, "*input"], at_once: int
 ) -> Float[Tensor, "tangent position entry"]:
     """Return the derivative of an outcome: forward mode for some inputs at a time; backward, an entry a pass, if 0."""
     if not at_once:
-        return torch.func.jacrev(outcome, chunk_size=1)(at).flatten(2).movedim(2, 0)
-    tangents = torch.eye(at.numel()).to(at).unflatten(1, at.shape)
-    derivative = torch.vmap(lambda one: torch.func.jvp(outcome, (at,), (one,))[1])
+        return torch.func.jacrev(outcome, chunk_size=1)(point).flatten(2).movedim(2, 0)
+    tangents = torch.eye(point.numel()).to(point).unflatten(1, point.shape)
+    derivative = torch.vmap(lambda one: torch.func.jvp(outcome, (point,), (one,))[1])
     return torch.cat([*map(derivative, tangents.split(at_once))])

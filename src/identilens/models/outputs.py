@@ -12,12 +12,12 @@ from identilens.models.capture import Lengths
 from identilens.models.inputs import Item
 
 
-def relative(given: Tensor, expected: Tensor) -> float:
+def relative(actual: Tensor, expected: Tensor) -> float:
     """Return the largest difference, relative to the largest finite expected entry; NaN if anything is NaN."""
     if not expected.numel():
         return 0.0
     # Infinite entries that are the same do not differ.
-    error = (given - expected).masked_fill(given == expected, 0.0).abs().max()
+    error = (actual - expected).masked_fill(actual == expected, 0.0).abs().max()
     size = expected.nan_to_num(0.0, 0.0, 0.0).abs().max().clamp_min(1e-12)
     return float(error / size)
 

@@ -173,7 +173,7 @@ class Proof:
         if weights is None or weights.shape != shape or own[:, rows].shape != output.shape:
             self._refuse("attention gives its weights", f": those of {self._who} are not {shape}")
         reference = output
-        if call.own is not call.eager and call.query.dtype in HALF:
+        if call.original is not call.eager and call.query.dtype in HALF:
             with Exact(torch.float32):
                 reference = part.attend()[0]
         for text in range(len(self.items)):

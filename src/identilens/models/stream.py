@@ -57,7 +57,7 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
     """
     sites, model = lens.sites(item), lens.model
     unembedding = require_unembedding(lens)
-    paths = {site.place[0] if site.place else "" for site in sites}
+    paths = {site.slot[0] if site.slot else "" for site in sites}
     blocks = list(lens.body.get_submodule(min(paths)).children())
     if len(paths) > 1 or "" in paths or len(blocks) != len(sites):
         raise _unsupported(lens, "its layers do not have one attention each, in one list")
@@ -74,7 +74,7 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
 
     lens.prove_once([item])
     with hooked(model.modules(), after=note):
-        output = lens.run([item], whole=True)
+        output = lens.run([item], task_head=True)
     logits = output.logits[0, position].detach().cpu().double()
     limit = NOISE[lens.dtype]
     for block, site in zip(blocks, sites, strict=True):

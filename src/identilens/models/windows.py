@@ -43,7 +43,7 @@ def by_text(handler: Handler, texts: int) -> Handler:
             value=value,
             mask=_blocks(mask.expand(batch, -1, queries, -1), windows, hidden),
             arguments=arguments,
-            own=lambda *_, **__: (own, own),
+            original=lambda *_, **__: (own, own),
             windows=windows,
         )
         return handler(joined).unflatten(1, (windows, -1)).flatten(0, 1)

@@ -151,9 +151,9 @@ def of_rows(rows: Sequence[tuple[Head, int]]) -> list[KeptOutcome]:
     """
     given = []
     for head, query in rows:
-        weights, T, visible = head.distributions(head.at(query))
+        weights, T, visible = head.distributions(head.projected_for(query))
         seen = torch.ones_like(weights, dtype=torch.bool) if visible is None else visible
-        row = head.place(query)
+        row = head.row_index(query)
         given.append((weights[row], T, seen[row]))
     return of_outputs(given)
 
@@ -181,7 +181,7 @@ def of_outputs(rows: Sequence[tuple[Weights, ProjectedValues, Mask]]) -> list[Ke
 
 def seen_keys(head: Head, query: int) -> Mask:
     """Return which keys a query of a head may use."""
-    visible = head.seen(query)
+    visible = head.visible_to(query)
     return torch.ones_like(head.row(query), dtype=torch.bool) if visible is None else visible
 
 
@@ -207,7 +207,7 @@ def of_layer(
     space = joint_space(whole, seen_keys(own, query), rounding * max(whole.shape[1:]))
     block = torch.arange(len(row), device=row.device) // len(own.keys) == head
     scale = float(torch.linalg.vector_norm(row @ whole.flatten(0, 1)))
-    return KeptOutcome(own.at(query), row, space, block, scale)
+    return KeptOutcome(own.projected_for(query), row, space, block, scale)
 
 
 def of_answer(answer: Answer, head: Head, query: int) -> KeptOutcome:
@@ -252,7 +252,7 @@ def answer_in_words(answer: Answer, names: Sequence[str]) -> str:
     """Return which prediction, or which final hidden states, an answer is."""
     places, what = answer.positions or (), "the model's final hidden states at"
     if answer.outcome == "prediction":
-        logits = answer.lens.run([answer.item], whole=True).get("logits")
+        logits = answer.lens.run([answer.item], task_head=True).get("logits")
         if logits is not None and logits.ndim < 3:
             return "the model's prediction of the class"
         what = "the model's prediction from"
@@ -264,7 +264,7 @@ def answer_in_words(answer: Answer, names: Sequence[str]) -> str:
 
 def model_outcome(lens: Lens, item: Item) -> Answered:
     """Return the outcome of a model where none is asked for: a prediction, if it chooses tokens or classes."""
-    logits = lens.run([item], whole=True).get("logits")
+    logits = lens.run([item], task_head=True).get("logits")
     chooses = logits is not None and logits.ndim in (2, 3) and logits.shape[-1] > 1
     return "prediction" if chooses else "states"
 
@@ -287,7 +287,7 @@ def changed(outcome: Answered, effect: float) -> str:
 
 def positions(answer: Answer) -> int:
     """Return over how many positions a change is a sum; the relative change of states is one number."""
-    return len(answer.own) if answer.outcome == "prediction" else 1
+    return len(answer.unchanged) if answer.outcome == "prediction" else 1
 
 
 def mean_change(answer: Answer, after: Tensor, before: Tensor) -> float:
@@ -338,7 +338,7 @@ def answer_likelihoods(
     """Return the probability of the last tokens, each after those before it."""
     kept = "logits_to_keep" in signature(lens.model.forward).parameters
     options: dict[str, Any] = {"logits_to_keep": count + 1} if kept else {}
-    run = lens.run(lens.read([list(ids)]), handler, whole=True, **options)
+    run = lens.run(lens.read([list(ids)]), handler, task_head=True, **options)
     logits = run.logits[0, -count - 1 : -1].float()
     # Logarithms first: none is too small for a product.
     return wide(logits.log_softmax(-1)[range(count), ids[-count:]]).exp().tolist()

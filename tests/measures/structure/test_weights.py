@@ -62,7 +62,7 @@ def test_norms_by_hand():
     W = doubles([[1.0, 2.0], [3.0, 4.0]])
     found = matrix_norms(matrix, W)
     assert found.structure == pytest.approx((3 + 8 + 4) / 4)
-    assert (found.one, found.infinity) == (5, 7)
+    assert (found.column_sum, found.infinity) == (5, 7)
     assert found.frobenius == pytest.approx(26**0.5)
 
 

@@ -101,7 +101,7 @@ def test_the_nearest_are_those_of_a_loop_in_any_batches(count, width, size, seed
         assert nearest.ids[number, :kept].tolist() == ids[:kept].tolist()
     token = int(nearest.ids[0, 0])
     others = (candidates - centres[0]).norm(dim=1)
-    assert nearest.own(token) == pytest.approx(float(others[token]))
+    assert nearest.distance_to(token) == pytest.approx(float(others[token]))
     others[token] = torch.inf
     rival = nearest.rival(token)
     assert (rival.margin, rival.id) == (

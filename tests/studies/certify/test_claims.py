@@ -224,7 +224,7 @@ def test_the_most_likely_token_is_a_source_and_a_direction_is_a_claim():
     lens = idl.load("bundled-decoder")
     place = {"layers": 0, "heads": 0, "queries": "last", "tolerance": 0}
     likely = idl.certify(lens, OLD_MAN, source="most likely", **place)
-    own = lens.run(lens.read([OLD_MAN]), whole=True).logits[0, -1].argmax()
+    own = lens.run(lens.read([OLD_MAN]), task_head=True).logits[0, -1].argmax()
     assert f"→ {lens.reader.names([int(own)])[0]!r}" in likely.claims["functional"][0]
     assert len(likely.summary().text.splitlines()) <= 3
     u = torch.randn(256, generator=seeded())

@@ -139,7 +139,7 @@ def test_keys_of_rows_of_an_answer_are_hidden_too():
         others = head.attention[query].index_fill(0, torch.tensor([key]), 0.0)
         rows = {head.address: Rows([query], others[None] / others.sum())}
         own, after = (
-            Answer(lens, item, "prediction").given(one)[-3:-1].double().log_softmax(-1)
+            Answer(lens, item, "prediction").replaced(one)[-3:-1].double().log_softmax(-1)
             for one in ({}, rows)
         )
         assert change == pytest.approx((after - own)[[0, 1], given[-2:]].sum().item(), abs=1e-4)

@@ -29,7 +29,9 @@ def test_scores_and_ends_are_means_over_all_rows_that_have_the_pattern(scored):
         names = captured.tokens[next(iter(captured.tokens))]
         head = captured.layers[1].head(2)
         for pattern in PATTERNS:
-            rows = [(q, pattern_keys(pattern, names, q, head.seen(q))) for q in range(len(names))]
+            rows = [
+                (q, pattern_keys(pattern, names, q, head.visible_to(q))) for q in range(len(names))
+            ]
             rows = [(q, named.double()) for q, named in rows if named is not None]
             own = found.table.filter(text=text, layer=1, head=2, pattern=pattern)
             assert own["rows"].to_list() == [len(rows)] * bool(rows)
@@ -39,7 +41,7 @@ def test_scores_and_ends_are_means_over_all_rows_that_have_the_pattern(scored):
             assert own["score"].item() == pytest.approx(np.mean(values), abs=1e-9)
             ends = []
             for q, named in rows:
-                seen = seen_of(head.seen(q), named)
+                seen = seen_of(head.visible_to(q), named)
                 kept, row = kept_basis(head.values[seen]), head.attention[q][seen]
                 ends.append([
                     sign * linprog(sign * named[seen].numpy(), A_eq=kept.T.numpy(), b_eq=(kept.T @ row).numpy()).fun

@@ -102,6 +102,6 @@ def _checked(weights: Tensor, projected_values: Values) -> tuple[Tensor, Tensor]
     return weights.detach().double(), T.compact.detach()
 
 
-def share_of(parts: Tensor, whole: Tensor) -> Tensor:
-    """Return parts / whole, 0 where the whole is zero."""
-    return torch.where(whole > 0, parts / whole, 0.0)
+def share_of(parts: Tensor, total: Tensor) -> Tensor:
+    """Return parts / total, 0 where the total is zero."""
+    return torch.where(total > 0, parts / total, 0.0)

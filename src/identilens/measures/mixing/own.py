@@ -72,16 +72,17 @@ def box_statistics(rows: pl.DataFrame, by: Sequence[str] = ("kind", "layer")) ->
     )
 
 
-def boxes_by_tag(own: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
+def boxes_by_tag(contributions: pl.DataFrame, tags: pl.DataFrame) -> pl.DataFrame:
     """Return own contributions as boxes, one for each kind, layer and part of speech (Brunner Fig. 26–37).
 
-    ``own`` is from `own_contributions`; ``tags`` has the tag of every token of every text: text, position, tag.
+    ``contributions`` are from `own_contributions`; ``tags`` has the tag of every token of every text: text, position,
+    tag.
 
     Returns:
         Columns as from `box_statistics`, tags in the order of their median at the last layer, highest first.
     """
     boxes = box_statistics(
-        own.join(tags, on=["text", "position"], how="inner"), ("kind", "layer", "tag")
+        contributions.join(tags, on=["text", "position"], how="inner"), ("kind", "layer", "tag")
     )
     last = boxes.filter(pl.col("layer") == pl.col("layer").max()).select(
         "kind", "tag", last="median"

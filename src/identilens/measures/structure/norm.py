@@ -1,6 +1,6 @@
 """The structure-aware norm (structure2025, Eq. 5), and the norms with which it is compared."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -9,12 +9,11 @@ from torch import Tensor
 from identilens.errors import InputError
 
 
-@dataclass(frozen=True)
-class MatrixNorms:
+class MatrixNorms(NamedTuple):
     """‖A‖_S = (1/n²) Σ w_ij |a_ij| (Eq. 5); the largest column and row sums of |a_ij|; the Frobenius norm."""
 
     structure: float
-    one: float
+    column_sum: float
     infinity: float
     frobenius: float
 
@@ -55,7 +54,7 @@ def matrix_norms(
         >>> from identilens.measures.structure import matrix_norms
         >>> matrix, structure = torch.tensor([[1.0, -2.0], [0.0, 1.0]]), torch.tensor([[1.0, 0.1], [0.1, 1.0]])
         >>> matrix_norms(matrix, structure)
-        MatrixNorms(structure=0.5500000007450581, one=3.0, infinity=3.0, frobenius=2.449489742783178)
+        MatrixNorms(structure=0.5500000007450581, column_sum=3.0, infinity=3.0, frobenius=2.449489742783178)
     """
     sizes = matrix.double().abs()
     norm = structure_norm(sizes, structure.double())

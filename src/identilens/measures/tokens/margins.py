@@ -175,7 +175,7 @@ class Nearest:
         half = float(self.distances[0, place]) / 2
         return Rival(half, int(self.ids[0, place]), self.states[place])
 
-    def own(self, token: int) -> float:
+    def distance_to(self, token: int) -> float:
         """Return the distance of the first state to the token's candidate, or at least that to the last one kept."""
         found = (self.ids[0] == token).nonzero()
         return float(self.distances[0, found[0, 0] if len(found) else -1])

@@ -5,7 +5,7 @@ from identilens.models.following.routes import capturing as capturing
 from identilens.models.following.watching import Candidate as Candidate
 from identilens.models.following.watching import LayerRun as LayerRun
 from identilens.models.following.watching import Meeting as Meeting
-from identilens.models.following.watching import Place as Place
+from identilens.models.following.watching import Slot as Slot
 from identilens.models.following.watching import is_attention as is_attention
 from identilens.models.following.watching import routes_among as routes_among
 from identilens.models.following.watching import watched as watched

@@ -214,12 +214,12 @@ def capturing(
     handler: Handler,
     routes: Mapping[int, Route],
     *,
-    whole: bool = False,
+    task_head: bool = False,
 ) -> Iterator[None]:
     """Send every attention call to ``handler`` inside the context: see `intercept`.
 
     Attention that the model computes by itself is followed if ``routes`` has its number in the forward pass. A pass of
-    the ``whole`` model must multiply as often as the one in which routes were found.
+    the model with its ``task_head`` must multiply as often as the one in which routes were found.
     """
     if not routes:
         with intercept(model, handler):
@@ -233,7 +233,7 @@ def capturing(
     with intercept(model, follower.undisturbed(handler)), follower:
         yield
     expected = max(route.total for route in routes.values())
-    if whole and follower.count != expected:
+    if task_head and follower.count != expected:
         raise UnsupportedModelError(
             f"{type(model).__name__} multiplies weights with values {follower.count} times on this input, and "
             f"{expected} times on the start of the first: its layers depend on the length. Give texts of one length, "

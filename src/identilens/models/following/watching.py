@@ -26,7 +26,7 @@ from identilens.models.interface import AttentionCall, intercept
 from identilens.models.sequences import Kind
 from identilens.models.threads import Inputs, hooked
 
-Place = tuple[str, int]
+Slot = tuple[str, int]
 """A layer: path of its list in the model, and its number in the list."""
 
 _LOST = {
@@ -50,7 +50,7 @@ _LOST = {
 class LayerRun:
     """One run of a layer, with its inputs but for caches of earlier tokens."""
 
-    place: Place
+    slot: Slot
     module: nn.Module
     inputs: Inputs
 
@@ -85,9 +85,9 @@ class Meeting:
     candidates: list[Candidate] = field(default_factory=list)
 
     @property
-    def place(self) -> Place | None:
+    def slot(self) -> Slot | None:
         """The layer that contains the attention, if layers are in a list."""
-        return None if self.layer is None else self.layer.place
+        return None if self.layer is None else self.layer.slot
 
     @property
     def kind(self) -> Kind:
@@ -138,7 +138,7 @@ class Meeting:
 class Watch:
     """Observes one forward pass: attention modules, attention, and linear layers."""
 
-    def __init__(self, model: nn.Module, members: Mapping[nn.Module, Place]) -> None:
+    def __init__(self, model: nn.Module, members: Mapping[nn.Module, Slot]) -> None:
         self.members = members
         self.reached: LayerRun | None = None
         self.meetings: list[Meeting] = []
@@ -217,7 +217,7 @@ class Watch:
 
 
 def watched(
-    model: PreTrainedModel, members: Mapping[nn.Module, Place], forward: Callable[[], Any]
+    model: PreTrainedModel, members: Mapping[nn.Module, Slot], forward: Callable[[], Any]
 ) -> list[Meeting]:
     """Return the attentions of one forward pass, in call order.
 

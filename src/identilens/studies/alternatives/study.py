@@ -114,7 +114,7 @@ class AlternativeStudy(TextStudy[AlternativeSettings, Alternatives]):
             weights = alternative.weights
             distance = None if weights is None else total_variation(head.attention, weights)
             if alternative.answer and distance is not None:
-                distance = distance[head.place(alternative.answer["query"])][None]
+                distance = distance[head.row_index(alternative.answer["query"])][None]
             far = alternative.name == "far"
             rows.append(
                 {
@@ -169,7 +169,7 @@ class AlternativeStudy(TextStudy[AlternativeSettings, Alternatives]):
                 zip(places, heads, kept.weights, strict=True)
             ):
                 weights = head.attention.clone()
-                weights[head.place(query)] = row
+                weights[head.row_index(query)] = row
                 cells = {
                     name: value[number] if isinstance(value, list) else value
                     for name, value in columns.items()

@@ -73,7 +73,7 @@ def decide(lens: Lens, item: Item, named: str) -> Decision:
     """
     classes: Any = lens.model.config.id2label
     generates = lens.model.can_generate()
-    logits = lens.run([item], whole=True).get("logits", torch.empty(0))
+    logits = lens.run([item], task_head=True).get("logits", torch.empty(0))
     # Neither classes of each token, nor tokens of a model that reads both sides.
     follows = generates and lens.sites(item)[0].kind == "decoder"
     chooses = logits.shape[-1] > 1 and (logits.ndim == 2 or follows)
@@ -156,7 +156,7 @@ def probabilities(
 
     The last step is that of the token after the text.
     """
-    logits = lens.run(items, whole=True).logits
+    logits = lens.run(items, task_head=True).logits
     return logits.view(len(items), -1, logits.shape[-1])[:, -steps:].cpu().double().softmax(-1)
 
 
@@ -169,7 +169,7 @@ def explanations(decision: Decision, seed: int) -> dict[str, Float[Tensor, " tok
     """
     labels = decision.labels
     item = followed(decision.lens, decision.item, labels[:-1])
-    states = HiddenMap(decision.lens, item, whole=True)
+    states = HiddenMap(decision.lens, item, task_head=True)
 
     output = states.run(states.inputs.clone().requires_grad_())
     # A language model has logits of all positions; those of the answer are the last ones.

@@ -103,7 +103,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         removed = [self.chosen[number] for number in numbers]
         changes = head_effects(answer, removed, measure=_removal)
         means = head_effects(answer, removed, "mean")
-        known = answer.likelihoods(answer.own)
+        known = answer.likelihoods(answer.unchanged)
         tokens = {
             "query": answer.positions,
             "query_token": answer.item.tokens["encoder"][-len(known) :],
@@ -147,7 +147,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             )
             for ids in self.decisions
         ]
-        return max(meant, key=lambda answer: float(answer.likelihoods(answer.own).sum()))
+        return max(meant, key=lambda answer: float(answer.likelihoods(answer.unchanged).sum()))
 
     def _keys(self, answer: Answer, slot: Place) -> Iterator[Row]:
         """Yield the effect of each key with a weight in the rows that were named."""
@@ -156,14 +156,14 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         tokens, side = self.tokens(item, head), sides(head.kind, item.tokens)
         for query in self.requested(item, slot, self.settings.queries):
             row = head.attention[query]
-            shares = norm_share(row[None], head.at(query))[0].tolist()
+            shares = norm_share(row[None], head.projected_for(query))[0].tolist()
             for key in row.nonzero()[:, 0].tolist():
                 others = row.clone()
                 others[key] = 0.0
                 left, change = float(others.sum()), {}
                 if left:
-                    hidden = answer.given({head.address: Rows([query], others[None] / left)})
-                    change, _ = _removal(answer, hidden, answer.own)
+                    hidden = answer.replaced({head.address: Rows([query], others[None] / left)})
+                    change, _ = _removal(answer, hidden, answer.unchanged)
                 yield {
                     **slot.row,
                     "query": query,

@@ -176,7 +176,7 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
                 "layer": layer,
                 "rival": rival.id,
                 "margin": rival.margin,
-                "moved": max(moved, nearest[number].own(token)),
+                "moved": max(moved, nearest[number].distance_to(token)),
                 "decoded": nearest[number].ids[1:, 0].tolist(),
             }
 

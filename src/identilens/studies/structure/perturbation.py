@@ -1,7 +1,6 @@
 """Perturbed weights put back into the model: which norm follows what its output does (structure2025, III)."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
 
 import torch
 from jaxtyping import Float
@@ -42,7 +41,7 @@ def perturbation_rows(
         InputError: For structures that do not fit the heads.
     """
     [captured] = lens.capture(item, weights=True)
-    rows: list[Row] = []
+    rows = []
     for layer in captured.layers:
         # Hidden keys must keep weight 0, which random moves do not heed.
         key = f"{layer.site.kind}.layer{layer.site.layer}"
@@ -78,7 +77,13 @@ def perturbation_rows(
                         "perturbation": name,
                         "draw": draw,
                         "share": share,
-                        **asdict(matrix_norms(change, structure)),
+                        **dict(
+                            zip(
+                                ("structure", "one", "infinity", "frobenius"),
+                                matrix_norms(change, structure),
+                                strict=True,
+                            )
+                        ),
                         "structure_effective": float(structure_norm(change, other)),
                         "output": head.output_error(after),
                         "hidden": moved,

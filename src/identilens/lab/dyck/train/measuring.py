@@ -161,7 +161,7 @@ def head_rows(
                 output[:, :, head] = pattern.to(call.value) @ call.value[:, head]
             return output
 
-        output = lens.run(items, handle, whole=True, changes=pattern is not None)
+        output = lens.run(items, handle, task_head=True, changes=pattern is not None)
         logits = output.logits[..., language.closing]
         return float((logits.argmax(-1) == parsed.top_type[:, :-1])[closing].double().mean())
 
