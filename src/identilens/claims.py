@@ -356,7 +356,10 @@ def _name(key: Keys | None, form: Callable[[str], str] = str) -> str:
 
 def _keys(key: Keys, row: ClaimRow) -> Float[Tensor, " key"]:
     """Return 1 for a key, or each token of a run that spells words and is seen to its end; 0 for others."""
-    factors, visible = torch.zeros(len(row.tokens), dtype=torch.float64), row.head.visible_to(row.query)
+    factors, visible = (
+        torch.zeros(len(row.tokens), dtype=torch.float64),
+        row.head.visible_to(row.query),
+    )
     for start, end in _runs(key, row.spelling or Spelling(row.tokens), row.text):
         factors[start:end] = float(visible is None or visible[start:end].all())
     return factors

@@ -113,9 +113,7 @@ def _run_again(folder: Path, name: str, passed: Mapping[str, Any], trusted: bool
     study, takes = study_named(name), STUDIES[name].takes
 
     def stored(kind: type[Settings]) -> Any:
-        return kind.of(
-            None, {option: options[option] for option in hints_of(kind) if option in options}
-        )
+        return kind.of(None, {name: options[name] for name in hints_of(kind) if name in options})
 
     missing = {role: stored(INPUTS[role][1]) for role in takes if role not in passed}
     inputs = {**passed, **load_inputs(missing)}

@@ -187,8 +187,8 @@ def _held(desk: Desk, model: str, text: Measured) -> dict[str, Any]:
     writes = text.lens.model.can_generate() and all(
         layer.site.kind == "decoder" for layer in text.layers
     )
-    held = desk.keep(model, text)
-    return {"held": held, "predicts": text.answer.outcome == "prediction", "writes": writes}
+    predicts = text.answer.outcome == "prediction"
+    return {"held": desk.keep(model, text), "predicts": predicts, "writes": writes}
 
 
 def _style() -> str:

@@ -75,13 +75,13 @@ class Measured:
         Raises:
             InputError: If there is none.
         """
-        for captured in self.layers:
+        for maps in self.layers:
             if (
-                captured.site.layer == layer
-                and captured.site.kind == kind
-                and 0 <= head < len(captured.queries)
+                maps.site.layer == layer
+                and maps.site.kind == kind
+                and 0 <= head < len(maps.queries)
             ):
-                return captured.head(head)
+                return maps.head(head)
         raise InputError(f"the model has no {kind} layer {layer} with a head {head}.")
 
     def beside(self, head: Head, which: str) -> list[Head]:
@@ -151,22 +151,29 @@ def proven_row(
     allowed = [kept.allowed(read), *[0.0] * (stays == "head")]
     # A page shows no radius.
     tables = certified_rows([kept], " " * len(head.keys), [allowed], radii=False)
-    row, exact = (
-        pl.DataFrame(tables[index]["table"]).to_dict(as_series=False) for index in (0, -1)
-    )
+    row, exact = (pl.DataFrame(tables[end]["table"]).to_dict(as_series=False) for end in (0, -1))
     words = f"{OUTCOMES[stays].removesuffix(',')}, {outcomes.exactness(read.name, stays)}"
     if kept.effect is not None:
         words += f", to first order (without this row, the {outcomes.changed(text.answer.outcome, kept.effect)})"
-    told = {"kept": words, "outcome": stays, "tolerance": read.name, "effect": kept.effect}
-    return {**row, **told, "exact_lo": exact["lo"], "exact_hi": exact["hi"]}
+    return {
+        **row,
+        "kept": words,
+        "outcome": stays,
+        "tolerance": read.name,
+        "effect": kept.effect,
+        "exact_lo": exact["lo"],
+        "exact_hi": exact["hi"],
+    }
 
 
 def alternative(text: Measured, head: Head, check: Check) -> dict[str, Any]:
     """Return another attention of a head with the same output, put back into the model, and what that changed."""
     head.refuse_sink()
-    generator = torch.Generator().manual_seed(0)
     weights = far_alternatives(
-        head.attention, head.projected, visible=head.visible, generator=generator
+        head.attention,
+        head.projected,
+        visible=head.visible,
+        generator=torch.Generator().manual_seed(0),
     )
     check()
     run = text.lens.substitute({head.address: weights}, text.item)
@@ -201,16 +208,14 @@ def same_answer(
     for head, row in zip(heads, kept.weights, strict=True):
         choices = {"kind": head.kind, "layer": head.layer, "head": head.head}
         maps.append({"choices": choices, "layer": _layer_with(head, query, row)})
-    known = kept.columns
     names = "mass_before", "mass_after", "keys_before", "keys_after"
-    means = {name: sum(known[name]) / len(heads) for name in names}
     return {
         "maps": maps,
         "distance": float(total_variation(raw, kept.weights).mean()),
         "tolerance": read.name,
-        **means,
+        **{name: sum(kept.columns[name]) / len(heads) for name in names},
         "largest_share": LARGEST,
-        "measured": known["measured"],
+        "measured": kept.columns["measured"],
         "output_error": max(
             _row_error(head, query, row) for head, row in zip(heads, kept.weights, strict=True)
         ),
@@ -263,9 +268,12 @@ def broken_row(text: Measured, head: Head, query: int, key: int, weight: float) 
 def _with_row(text: Measured, head: Head, query: int, row: Tensor) -> dict[str, Any]:
     """Return what another row of weights changes of its head's output, and of what the model computes."""
     run = text.lens.substitute({head.address: Rows([query], row[None])}, text.item)
-    error = _row_error(head, query, row)
-    layer = _layer_with(head, query, row)
-    return {**changed(text, run), "output_error": error, "weights": row.tolist(), "layer": layer}
+    return {
+        **changed(text, run),
+        "output_error": _row_error(head, query, row),
+        "weights": row.tolist(),
+        "layer": _layer_with(head, query, row),
+    }
 
 
 def _layer_with(head: Head, query: int, row: Tensor) -> Any:
@@ -281,8 +289,7 @@ def _row_error(head: Head, query: int, row: Tensor) -> float:
 
 def without_head(text: Measured, head: Head) -> dict[str, Any]:
     """Return what the model computes where a head adds nothing."""
-    nothing = torch.zeros_like(head.attention)
-    run = text.lens.substitute({head.address: nothing}, text.item)
+    run = text.lens.substitute({head.address: torch.zeros_like(head.attention)}, text.item)
     return {**changed(text, run), "output_error": 1.0}
 
 
@@ -291,8 +298,8 @@ def strongest(text: Measured) -> dict[str, Any]:
 
     That is the one, of the first, the last and the last but one, without which the answer changes most.
     """
-    estimates = text.answer.estimates()
-    layer, effects = max(zip(text.layers, estimates, strict=True), key=lambda pair: pair[1].max())
+    pairs = zip(text.layers, text.answer.estimates(), strict=True)
+    layer, effects = max(pairs, key=lambda pair: pair[1].max())
     head = layer.head(int(effects.argmax()))
     last = len(head.queries) - 1
     row = max({0, max(0, last - 1), last}, key=lambda query: text.answer.effect(head, query))
@@ -377,7 +384,6 @@ def given_up(check: Check, tell: Tell) -> Callable[[int, int, str], None]:
 
 
 def _predictions(text: Measured, plain: ModelRun, run: ModelRun) -> dict[str, Any]:
-    lens = text.lens
     if plain.logits is None or run.logits is None or text.answer.outcome != "prediction":
         return {}
     before, after = (
@@ -386,8 +392,8 @@ def _predictions(text: Measured, plain: ModelRun, run: ModelRun) -> dict[str, An
     )
     tokens = before.topk(min(TOP, len(before))).indices.tolist()
     tokens = list(dict.fromkeys([*tokens, int(after.argmax())]))
-    classes: Any = lens.model.config.id2label
-    names = lens.reader.names(tokens)
+    classes: Any = text.lens.model.config.id2label
+    names = text.lens.reader.names(tokens)
     if len(before) == len(classes):
         names = [str(classes[token]) for token in tokens]
     rows = [

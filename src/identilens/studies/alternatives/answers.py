@@ -94,16 +94,16 @@ def keep_answer(
             here, slope = _near(answer, heads, query, rows)
         already, share, part = float(first.length(measured)), 0.0, 1.0
         for part in PARTS:
-            programs, proposed = row_programs([here], [part * allowed]), start
+            programs, target = row_programs([here], [part * allowed]), start
             for _ in range(1 if aim == "least" else _ROUNDS):
                 keys = programs.keys
                 best = programs.proposal(
-                    _cost(aim, proposed, raw, left).flatten()[keys], slope[keys], already
+                    _cost(aim, target, raw, left).flatten()[keys], slope[keys], already
                 )
-                proposed = torch.zeros_like(raw).flatten().scatter(0, keys, best).view_as(raw)
-                proposed = proposed.where(proposed > _NONE, 0.0)
-                proposed *= raw.sum(1, keepdim=True) / proposed.sum(1, keepdim=True)
-            way = partial(torch.lerp, start, proposed)
+                target = torch.zeros_like(raw).flatten().scatter(0, keys, best).view_as(raw)
+                target = target.where(target > _NONE, 0.0)
+                target *= raw.sum(1, keepdim=True) / target.sum(1, keepdim=True)
+            way = partial(torch.lerp, start, target)
             share, moved = _confirmed(lambda step, way=way: change(way(step)), allowed)
             if share and _left_over(aim, way(share), raw, left) < _left_over(aim, rows, raw, left):
                 rows, measured = way(share), moved

@@ -103,12 +103,12 @@ class AlternativeStudy(TextStudy[AlternativeSettings, Alternatives]):
             yield self._tables(slot, head, self._alternatives(slot, head))
 
     def _tables(
-        self, slot: Place, head: Head, alternatives: Iterable[tuple[Found, ModelRun | None]]
+        self, slot: Place, head: Head, pairs: Iterable[tuple[Found, ModelRun | None]]
     ) -> Output:
         rows, item = [], self.items[slot.text]
         full = head.rows is None
         kept = {"raw": head.attention, "effective": head.effective} if full else {}
-        for alternative, run in alternatives:
+        for alternative, run in pairs:
             if slot.text not in self._plain:
                 self._plain = {slot.text: self.lens.substitute({}, item)}
             weights = alternative.weights

@@ -149,8 +149,8 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
             "answer": [*unknown, *range(count)],
             "probability": [*unknown, *likely],
         }
-        tables = {"positions": pl.DataFrame(positions), "needed": removed}
-        return Output({"table": pl.concat(frames), **tables})
+        shown = pl.DataFrame(positions)
+        return Output({"table": pl.concat(frames), "positions": shown, "needed": removed})
 
     def _generated(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the answer by the model's own ``generate`` and cache, a stop token included."""

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +87,7 @@ class CertificateFile:
 
     def write(self, file: Path) -> None:
         """Write the file."""
-        numbers = {
-            field.name: getattr(self.certificate, field.name) for field in fields(Certificate)
-        }
+        numbers = {name: getattr(self.certificate, name) for name in _SIZES}
         write_bytes(file, tensor_bytes(numbers, **{_NAME: json.dumps(self.said)}))
 
     def sentences(self) -> str:

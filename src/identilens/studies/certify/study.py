@@ -168,10 +168,9 @@ class CertifyStudy(TextStudy[CertifySettings, Certainty]):
 
     def _write(self, rows: Sequence[Row], claims: Collection[Claim], labels: Row) -> None:
         """Write the certificates of a row's claims, and note their files."""
-        head = {name: labels[name] for name in HEAD}
-        key = MatrixKey(**head, name=f"query{labels['query']}")
-        where = _PLACE.format(**labels, model=self._model)
-        kept = {"outcome": labels["outcome"], "tolerance": labels["tolerance"], "where": where}
+        key = MatrixKey(**{name: labels[name] for name in HEAD}, name=f"query{labels['query']}")
+        kept = {name: labels[name] for name in ("outcome", "tolerance")}
+        kept["where"] = _PLACE.format(**labels, model=self._model)
         last = labels["tolerance"].replace("%", "percent")
         for number, (claim, row) in enumerate(zip(claims, rows[-len(claims) :], strict=False)):
             name = f"{FOLDER}/{key}.claim{number}.{last}.safetensors"

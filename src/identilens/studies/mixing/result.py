@@ -200,7 +200,7 @@ class Mixing(Result):
     @cached_property
     def own_boxes(self) -> pl.DataFrame:
         """Boxes of own contributions with the share not their own largest (Fig. 3a, 3b)."""
-        return box_statistics(self.own_contributions())
+        return box_statistics(self.by_token())
 
     @cached_property
     def neighbours(self) -> pl.DataFrame:
@@ -220,7 +220,7 @@ class Mixing(Result):
     @cached_property
     def speech(self) -> pl.DataFrame:
         """Boxes by part of speech (Fig. 26–37): tags are those of the source; without rows where there are none."""
-        source = self.own_contributions().filter(kind=self.kinds[0])
+        source = self.by_token().filter(kind=self.kinds[0])
         return boxes_by_tag(source, self.tags) if len(self.tags) else pl.DataFrame()
 
     @cached_property
@@ -271,7 +271,7 @@ class Mixing(Result):
         rows = self.token_names.filter(text=text, kind=self._kind(kind), side=side)
         return rows.sort("position")["token"].to_list()
 
-    def own_contributions(self) -> pl.DataFrame:
+    def by_token(self) -> pl.DataFrame:
         """Return what each token contributes to its own hidden state; see `own_contributions`."""
         return own_contributions(self.table, self.token_names)
 
@@ -358,9 +358,7 @@ class Mixing(Result):
         if len(self.tracked):
             return self.tracked["text"][0], [self.tracked["position"][0]]
         last = pl.col("layer") == pl.col("layer").max()
-        tokens = (
-            self.own_contributions().filter(last, kind=self.kinds[0], text=0).sort("contribution")
-        )
+        tokens = self.by_token().filter(last, kind=self.kinds[0], text=0).sort("contribution")
         named = ~pl.col("token").is_in(_SPECIAL) & pl.col("token").str.contains(r"\p{L}{3}")
         words = tokens.filter(named)["position"].to_list() or tokens["position"].to_list()
         return 0, list(dict.fromkeys([words[0], words[-1]]))

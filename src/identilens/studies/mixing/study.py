@@ -102,8 +102,15 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
                 for kind in dict.fromkeys(kinds):
                     sides = {"hidden": hidden.tokens(kind), "input": hidden.tokens()}
                     for side, tokens in sides.items():
-                        columns = {"text": part, "kind": kind, "side": side}
-                        names.append({**columns, "position": range(len(tokens)), "token": tokens})
+                        names.append(
+                            {
+                                "text": part,
+                                "kind": kind,
+                                "side": side,
+                                "position": range(len(tokens)),
+                                "token": tokens,
+                            }
+                        )
         except NumericalError as error:
             raise NumericalError(f"text {part}: {error}") from error
         known = shaped(Mixing.schema["token_names"], names)
@@ -190,7 +197,7 @@ def _layer_table(
     raw, effective = (
         (None, None)
         if rollout is None
-        else (matrix[label.layer - 1, list(places)] for matrix in rollout)
+        else (part[label.layer - 1, list(places)] for part in rollout)
     )
     matrices = {
         "contribution": shares.shares,
@@ -201,8 +208,8 @@ def _layer_table(
         "effective_rollout": effective,
     }
     flat = {
-        name: None if matrix is None else matrix.flatten().cpu().numpy()
-        for name, matrix in matrices.items()
+        name: None if part is None else part.flatten().cpu().numpy()
+        for name, part in matrices.items()
     }
     columns = {
         "text": text,

@@ -125,9 +125,10 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
             if settings.witnesses and not matrices:
                 moved, matrices = self._put_back(part, every, text, bounds)
                 frames["witnesses"] = pl.DataFrame(moved)
-            columns = {"text": pl.lit(part), "tolerance": pl.lit(tolerance.name)}
             for name, frame in frames.items():
-                tables[name].append(frame.with_columns(**columns))
+                tables[name].append(
+                    frame.with_columns(text=pl.lit(part), tolerance=pl.lit(tolerance.name))
+                )
         return Output(filled(Rollouts.schema, tables), matrices, {part: tokens} if matrices else {})
 
     def _put_back(

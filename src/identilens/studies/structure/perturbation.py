@@ -48,26 +48,26 @@ def perturbation_rows(
         if key not in structures or layer.visible is not None:
             continue
         for head, raw, effective in zip(layer.heads, *structures[key], strict=True):
-            weights = head.attention
+            before = head.attention
             structure, other = map(positive_structure, (raw, effective))
             drawn = [
                 (name, draw, direction, float(torch.linalg.matrix_norm(direction)))
                 for draw in range(DRAWS)
                 for name, direction in perturbation_directions(
-                    weights, raw, 1000 * seed + draw
+                    before, raw, 1000 * seed + draw
                 ).items()
             ]
             reach = min(size for *_, size in drawn)
             moves = [
-                (name, draw, share, perturbed(weights, direction, share * reach if share else size))
+                (name, draw, share, perturbed(before, direction, share * reach if share else size))
                 for name, draw, direction, size in drawn
                 for share in (*SHARES, None)
             ]
-            changes = [Rows(range(len(weights)), after) for *_, after in moves]
+            changes = [Rows(range(len(before)), after) for *_, after in moves]
             # Few at once: a forward pass holds the maps of them all.
             hidden = MapRuns(lens, item, head, batch=8).effects(changes)["hidden"]
             for (name, draw, share, after), moved in zip(moves, hidden.tolist(), strict=True):
-                change = after - weights
+                change = after - before
                 rows.append(
                     {
                         "text": text,

@@ -160,7 +160,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
             "clusters": [
                 {
                     "clusters": [*clusters],
-                    "silhouette": [clustering.silhouette for clustering in clusters.values()],
+                    "silhouette": [groups.silhouette for groups in clusters.values()],
                     "chosen": [count == self.chosen for count in clusters],
                 }
             ],
@@ -320,10 +320,8 @@ class StructureStudy(Study[StructureSettings, Structure]):
                 )
                 signs = {}
                 if layer.visible is None:
-                    measures = vars(efficient_attention(layer.weights, layer.projected))
-                    signs = {
-                        name: tensor for name, tensor in measures.items() if name != "efficient"
-                    }
+                    signs = {**vars(efficient_attention(layer.weights, layer.projected))}
+                    del signs["efficient"]
                 columns = {
                     **vars(inside),
                     "text": text,
