@@ -239,7 +239,7 @@ def test_starting_imports_nothing_heavy():
 
 
 def test_every_study_is_registered_and_those_of_the_core_have_the_same_files():
-    registered = {entry.place.partition(":")[0] for entry in STUDIES.values()}
+    registered = {entry.study.partition(":")[0] for entry in STUDIES.values()}
     studies = {
         name
         for name, file in modules().items()

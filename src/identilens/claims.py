@@ -169,32 +169,32 @@ def weight(key: Keys) -> Claim:
     return Claim(_name(key), subject, partial(_keys, key))
 
 
-def segment(name: str, place: Iterable[int] | str) -> Claim:
+def segment(name: str, span: Iterable[int] | str) -> Claim:
     """Return a claim on the attention to some keys together, such as those of a document or a question.
 
     Args:
         name: The name of the segment in tables.
-        place: Positions of its keys; or its words, or its first character and the one after its last as ``120:480``.
+        span: Positions of its keys; or its words, or its first character and the one after its last as ``120:480``.
 
     Examples:
         >>> import identilens as idl
         >>> idl.claims.segment("document 1", range(4, 20)).subject
         "attention to 'document 1'"
     """
-    own = place if isinstance(place, str) else tuple(place)
+    span = span if isinstance(span, str) else tuple(span)
     subject = f"attention to {name!r}"
-    return Claim(name, subject, partial(_segment, own), digest=str(own))
+    return Claim(name, subject, partial(_segment, span), digest=str(span))
 
 
-def segment_keys(place: str | Sequence[int], spelling: Spelling, text: int) -> list[int]:
+def segment_keys(span: str | Sequence[int], spelling: Spelling, text: int) -> list[int]:
     """Return the keys of a segment: of characters, those that have most of theirs within it.
 
     Raises:
         InputError: If the text lacks it.
     """
-    if not isinstance(place, str):
-        return list(place)
-    where = read_place(place)
+    if not isinstance(span, str):
+        return list(span)
+    where = read_place(span)
     if isinstance(where, str):
         return [key for start, end in _runs(where, spelling, text) for key in range(start, end)]
     first, last = where
@@ -204,7 +204,7 @@ def segment_keys(place: str | Sequence[int], spelling: Spelling, text: int) -> l
         if 2 * (min(end, last) - max(start, first)) > end - start
     ]
     if not keys:
-        raise InputError(f"text {text} has no tokens at the characters {place}.")
+        raise InputError(f"text {text} has no tokens at the characters {span}.")
     return keys
 
 
@@ -214,16 +214,16 @@ def read_segment(words: str) -> tuple[str, str]:
     Raises:
         SettingError: If they have another form.
     """
-    name, _, place = words.partition("=")
-    if not (name and place):
+    name, _, span = words.partition("=")
+    if not (name and span):
         raise SettingError("segment", "as name=words or name=start:end", words)
-    return name, place
+    return name, span
 
 
 def compared(named: Sequence[Claim], others: Sequence[Claim]) -> list[Claim]:
     """Return the differences of a few named segments from all others; none where more than three are named."""
     pairs = product(named, others) if len(named) <= _COMPARED else ()
-    return [difference(one, other) for one, other in pairs if one.words != other.words]
+    return [difference(claim, other) for claim, other in pairs if claim.words != other.words]
 
 
 def functionals_of(claims: Iterable[Claim], row: ClaimRow) -> dict[Claim, Float[Tensor, " key"]]:
@@ -235,10 +235,10 @@ def functionals_of(claims: Iterable[Claim], row: ClaimRow) -> dict[Claim, Float[
 def segments_by_name(names: Sequence[str], unnamed: Container[str]) -> list[Claim]:
     """Return claims on the segment that each key is of, and on how much more a named one has than each other."""
     segments = [
-        segment(name, [key for key, own in enumerate(names) if own == name])
+        segment(name, [key for key, label in enumerate(names) if label == name])
         for name in dict.fromkeys(names)
     ]
-    named = [one for one in segments if one.words not in unnamed]
+    named = [claim for claim in segments if claim.words not in unnamed]
     return [*segments, *compared(named, segments)]
 
 
@@ -246,8 +246,10 @@ def read_claims(
     claims: Iterable[Claim | str], patterns: Iterable[str], segments: Iterable[Claim | str]
 ) -> list[Claim]:
     """Return claims as they are or from their words, those on patterns and segments, and on a few segments compared."""
-    read = [one if isinstance(one, Claim) else Claim.read(one) for one in claims]
-    named = [one if isinstance(one, Claim) else segment(*read_segment(one)) for one in segments]
+    read = [claim if isinstance(claim, Claim) else Claim.read(claim) for claim in claims]
+    named = [
+        claim if isinstance(claim, Claim) else segment(*read_segment(claim)) for claim in segments
+    ]
     return [*read, *map(pattern, patterns), *named, *compared(named, named)]
 
 
@@ -339,9 +341,9 @@ def row_sources(
     """Return what each key that a row sees adds to a direction: a claim on each, with its coefficients."""
     added, visible = _source(direction, None, row), row.head.visible_to(row.query)
     keys = range(len(added)) if visible is None else visible.nonzero()[:, 0].tolist()
-    whole = source(direction, name=name)
+    claim = source(direction, name=name)
     return {
-        replace(whole, words=f"key {key} → {name}", subject=f"what key {key} adds to {name}"): unit
+        replace(claim, words=f"key {key} → {name}", subject=f"what key {key} adds to {name}"): unit
         for key, unit in zip(keys, torch.diag(added)[keys], strict=True)
     }
 
@@ -354,13 +356,13 @@ def _name(key: Keys | None, form: Callable[[str], str] = str) -> str:
 
 def _keys(key: Keys, row: ClaimRow) -> Float[Tensor, " key"]:
     """Return 1 for a key, or each token of a run that spells words and is seen to its end; 0 for others."""
-    found, visible = (
+    factors, visible = (
         torch.zeros(len(row.tokens), dtype=torch.float64),
         row.head.visible_to(row.query),
     )
     for start, end in _runs(key, row.spelling or Spelling(row.tokens), row.text):
-        found[start:end] = float(visible is None or visible[start:end].all())
-    return found
+        factors[start:end] = float(visible is None or visible[start:end].all())
+    return factors
 
 
 def _runs(key: Keys, spelling: Spelling, text: int) -> list[tuple[int, int]]:
@@ -382,10 +384,10 @@ def _runs(key: Keys, spelling: Spelling, text: int) -> list[tuple[int, int]]:
     )
 
 
-def _segment(place: str | Sequence[int], row: ClaimRow) -> Float[Tensor, " key"]:
-    found = torch.zeros(len(row.tokens), dtype=torch.float64)
-    found[segment_keys(place, row.spelling or Spelling(row.tokens), row.text)] = 1.0
-    return found
+def _segment(span: str | Sequence[int], row: ClaimRow) -> Float[Tensor, " key"]:
+    factors = torch.zeros(len(row.tokens), dtype=torch.float64)
+    factors[segment_keys(span, row.spelling or Spelling(row.tokens), row.text)] = 1.0
+    return factors
 
 
 def _difference(first: Claim, second: Claim, row: ClaimRow) -> Float[Tensor, " key"] | None:

@@ -35,7 +35,7 @@ def mixing_aggregates():
     """What the figures of a mixing analysis are drawn from."""
     found = idl.mixing(real(), [PAIR, PAIR[::-1]], sketch_probes=4)
     texts = [tuple(map(tagged, pair)) for pair in (PAIR, PAIR[::-1])]
-    own = found.own()
+    own = found.by_token()
     return {
         "own": own.filter(pl.col("layer") == 6),
         "boxes": box_statistics(own),

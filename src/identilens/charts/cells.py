@@ -99,18 +99,18 @@ def token_map(
         ),
     }
     drawn = [
-        alt.Chart(inline(_cells(one)), title=name, width=width, height=height)
+        alt.Chart(inline(_cells(weights)), title=name, width=width, height=height)
         .mark_rect()
         .encode(color=color, **axes)
-        for name, one in maps.items()
+        for name, weights in maps.items()
     ]
     if marked is not None:
         frames = alt.Chart(inline(_cells(marked))).encode(**axes)
         frames = frames.mark_rect(filled=False, stroke=LIGHT.series[1], strokeWidth=0.9)
-        drawn = [layered([one, frames]) for one in drawn]
+        drawn = [layered([chart, frames]) for chart in drawn]
     # As values, since Vega takes some words in an expression ("if") for its own even between quotes.
     labels = [
-        alt.param(name=name, value=[shortened(visible_text(one), _LABEL) for one in names])
+        alt.param(name=name, value=[shortened(visible_text(token), _LABEL) for token in names])
         for name, names in (("query_labels", queries), ("key_labels", keys))
     ]
     return ConcatChart(concat=drawn, columns=columns).properties(title=title).add_params(*labels)

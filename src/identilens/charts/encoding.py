@@ -133,7 +133,7 @@ def _axis(
     if axis in grouped or not frame.schema[column].is_numeric():
         return named(channel, frame, column).title(title).axis(labelAngle=0, labelOverlap=True)
     scale, ends = look.get(f"{axis}_scale", alt.Undefined), look.get(f"{axis}_domain")
-    whole = frame.schema[column].is_integer()
+    integer = frame.schema[column].is_integer()
     return channel(
         field(column),
         type="quantitative",
@@ -145,8 +145,8 @@ def _axis(
             nice=False if ends else alt.Undefined,
         ),
         axis=alt.Axis(
-            format=",d" if whole else alt.Undefined,
-            tickMinStep=1 if whole and scale != "log" else alt.Undefined,
+            format=",d" if integer else alt.Undefined,
+            tickMinStep=1 if integer and scale != "log" else alt.Undefined,
         ),
     )
 

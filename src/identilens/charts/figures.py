@@ -26,9 +26,9 @@ _HEIGHT = 420
 class _Offline:
     """A chart that a notebook shows without the network, which Altair's own page needs for Vega."""
 
-    def _repr_mimebundle_(self, *given: Any, **options: Any) -> Any:
+    def _repr_mimebundle_(self, *args: Any, **options: Any) -> Any:
         if alt.renderers.active != "default":
-            return super()._repr_mimebundle_(*given, **options)  # pyright: ignore[reportAttributeAccessIssue] of a chart
+            return super()._repr_mimebundle_(*args, **options)  # pyright: ignore[reportAttributeAccessIssue] of a chart
         frame = f'<iframe srcdoc="{escape(chart_page(self))}" title="Chart"'
         return {
             "text/html": f'{frame} style="width: 100%; height: {_HEIGHT}px; border: 0"></iframe>'
@@ -57,7 +57,7 @@ def chart_page(chart: Any) -> str:
 def looks() -> dict[str, Any]:
     """Return the colours of pages and charts in the light and in the dark look."""
     both = {"light": LIGHT, "dark": DARK}
-    return {name: {**asdict(one), "config": theme(one)} for name, one in both.items()}
+    return {name: {**asdict(look), "config": theme(look)} for name, look in both.items()}
 
 
 def figure(name: str, chart: Any, section: str, data: dict[str, Any]) -> dict[str, str]:

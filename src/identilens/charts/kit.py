@@ -136,10 +136,12 @@ def strip(
     return _points(base, frame, color).encode(yOffset=offset)
 
 
-def rule(chart: AnyChart, **at: Number) -> alt.LayerChart:
+def rule(chart: AnyChart, **values: Number) -> alt.LayerChart:
     """Return a chart with a dashed line across it, standing at ``x`` or lying at ``y``."""
     line = alt.Chart(inline([{}])).mark_rule(strokeDash=[5, 4])
-    return layered([chart, line.encode(**{axis: alt.datum(place) for axis, place in at.items()})])
+    return layered(
+        [chart, line.encode(**{axis: alt.datum(value) for axis, value in values.items()})]
+    )
 
 
 def choose(chart: AnyChart, frame: pl.DataFrame, column: str, label: str) -> AnyChart:
@@ -153,8 +155,8 @@ def choose(chart: AnyChart, frame: pl.DataFrame, column: str, label: str) -> Any
     options = list(map(shown, values))
     bind = alt.binding_select(options=options, labels=list(map(str, values)), name=f"{label} ")
     param = alt.param(name=CHOICE + field(column), value=options[0], bind=bind)
-    own = f"datum['{field(column)}']"
-    return _filtered(chart, f"!isDefined({own}) || {own} === {param.name}").add_params(param)
+    datum = f"datum['{field(column)}']"
+    return _filtered(chart, f"!isDefined({datum}) || {datum} === {param.name}").add_params(param)
 
 
 def _filtered(chart: AnyChart, test: str) -> Any:

@@ -32,13 +32,13 @@ def visible_text(token: str) -> str:
 
 def word_pieces(tokens: Sequence[str]) -> list[tuple[str, bool]]:
     """Return each token without marks of spaces or of a word's middle, and whether it continues the word before it."""
-    spaced, found = any(map(re.compile(" [^ ]").match, tokens)), []
+    spaced, pieces = any(map(re.compile(" [^ ]").match, tokens)), []
     for before, token in pairwise([" ", *tokens]):
         # Where words have a space before them, a letter after a letter is within a word.
         joined = spaced and before[-1:].isalnum() and token[:1].isalnum()
         name = re.sub("^( |##)(?=[^ #])", "", token)
-        found.append((name, joined or token.startswith("##")))
-    return found
+        pieces.append((name, joined or token.startswith("##")))
+    return pieces
 
 
 def shortened(text: str, limit: int) -> str:

@@ -57,14 +57,14 @@ def render_page(result: Any) -> str:
     parts, budget = [], MAP_BUDGET
     for section in result.sections():
         shown = fitting(section.maps, budget)
-        budget -= sum(one.characters for one in shown)
+        budget -= sum(view.characters for view in shown)
         if shown:
             data["viewers"][f"{section.anchor}-maps"] = viewer_data(shown)
         frame = section.frame
-        frame = frame.select(one for one in frame if one.null_count() < frame.height)
+        frame = frame.select(column for column in frame if column.null_count() < frame.height)
         figures = [
-            figure(f"{section.anchor}-{place}", chart, section.title, data)
-            for place, chart in enumerate(section.charts)
+            figure(f"{section.anchor}-{number}", chart, section.title, data)
+            for number, chart in enumerate(section.charts)
         ]
         parts.append(
             {

@@ -27,7 +27,7 @@ class Palette:
     @property
     def variables(self) -> dict[str, str]:
         """The CSS variables of a page: its own colours and those of the series."""
-        return self.page | {f"series-{place}": color for place, color in enumerate(self.series)}
+        return self.page | {f"series-{number}": color for number, color in enumerate(self.series)}
 
 
 LIGHT = Palette(

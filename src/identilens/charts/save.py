@@ -42,10 +42,10 @@ def save_charts(
         )
     paths = []
     for name, chart in charts.items():
-        whole = chart.to_dict() | {"config": theme(LIGHT)}
-        if whole.get("width") == "container":
-            whole["width"] = _WIDTH
-        for full_name, spec in _choices(name, whole):
+        full = chart.to_dict() | {"config": theme(LIGHT)}
+        if full.get("width") == "container":
+            full["width"] = _WIDTH
+        for full_name, spec in _choices(name, full):
             svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
             for kind in formats:
                 paths.append(Path(folder) / f"{full_name}.{kind}")

@@ -78,11 +78,11 @@ class TokenLine:
         for mark, value in self.legend:
             line.append(f"{mark.sign} {mark.label}", mark.terminal).append(f" {value}   ")
         line.append("\n")
-        for one, (name, inside) in self._named():
-            sign = one.mark.sign
-            value = f"[{sign}{one.value}]".replace(" ", "") if one.value else sign
-            value *= bool(one.value) or one.mark.series is not None
-            line.append(" "[inside:]).append(visible_text(name) + value, one.mark.terminal)
+        for part, (name, inside) in self._named():
+            sign = part.mark.sign
+            value = f"[{sign}{part.value}]".replace(" ", "") if part.value else sign
+            value *= bool(part.value) or part.mark.series is not None
+            line.append(" "[inside:]).append(visible_text(name) + value, part.mark.terminal)
         return line
 
     def html(self) -> str:
@@ -90,8 +90,8 @@ class TokenLine:
         legend = [_span(mark, f"{mark.sign} {mark.label}", value) for mark, value in self.legend]
         tokens = [
             ("<wbr>" if inside else " ")
-            + _span(one.mark, visible_text(name), one.mark.sign + one.value, one.note)
-            for one, (name, inside) in self._named()
+            + _span(part.mark, visible_text(name), part.mark.sign + part.value, part.note)
+            for part, (name, inside) in self._named()
         ]
         return (
             f'<figure class="token-line"><h3>{escape(visible_text(self.title))}</h3>'
@@ -100,7 +100,7 @@ class TokenLine:
 
     def _named(self) -> Any:
         """Return each token with its name and whether it continues a word."""
-        return zip(self.tokens, word_pieces([one.token for one in self.tokens]), strict=True)
+        return zip(self.tokens, word_pieces([part.token for part in self.tokens]), strict=True)
 
 
 def first_tokens(title: str, rows: pl.DataFrame) -> tuple[str, pl.DataFrame]:

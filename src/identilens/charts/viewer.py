@@ -57,34 +57,34 @@ def map_characters(bits: int) -> int:
 def fitting(maps: Sequence[TokenMap], budget: int) -> list[TokenMap]:
     """Return the maps that fit into so many characters, the most interesting first to be taken, in their order."""
     kept = set()
-    for one in sorted(maps, key=lambda one: -one.interest):
-        if one.characters <= budget:
-            budget -= one.characters
-            kept.add(id(one))
-    return [one for one in maps if id(one) in kept]
+    for view in sorted(maps, key=lambda view: -view.interest):
+        if view.characters <= budget:
+            budget -= view.characters
+            kept.add(id(view))
+    return [view for view in maps if id(view) in kept]
 
 
 def viewer_data(maps: Sequence[TokenMap]) -> dict[str, Any]:
     """Return maps as the viewer reads them: tokens once for all maps that share them."""
     tokens: dict[tuple[str, ...], int] = {}
 
-    def place(names: Sequence[str]) -> int:
+    def number(names: Sequence[str]) -> int:
         return tokens.setdefault(tuple(map(visible_text, names)), len(tokens))
 
     return {
         "maps": [
             {
-                "choices": one.choices,
-                "note": one.note,
-                "layers": {name: packed_matrix(matrix) for name, matrix in one.layers.items()},
-                "space": one.space and packed_space(one.space),
-                "differences": one.differences,
-                "queries": place(one.queries),
-                "keys": place(one.keys),
+                "choices": view.choices,
+                "note": view.note,
+                "layers": {name: packed_matrix(matrix) for name, matrix in view.layers.items()},
+                "space": view.space and packed_space(view.space),
+                "differences": view.differences,
+                "queries": number(view.queries),
+                "keys": number(view.keys),
             }
-            for one in maps
+            for view in maps
         ],
         "tokens": list(tokens),
-        "first": max(range(len(maps)), key=lambda place: maps[place].interest),
-        "rules": next((one.space.rules for one in maps if one.space), None),
+        "first": max(range(len(maps)), key=lambda index: maps[index].interest),
+        "rules": next((view.space.rules for view in maps if view.space), None),
     }

@@ -71,18 +71,20 @@ class View:
             return {}
         for column in self.columns:
             if not isinstance(column, str):
-                frame = _long(frame, {one: result.label(one) for one in column})
+                frame = _long(frame, {measure: result.label(measure) for measure in column})
                 column = "value"
             columns.append(column)
         choices = [
-            one for one in (*_CHOICES, *self.choices) if one in frame.columns and one not in columns
+            choice
+            for choice in (*_CHOICES, *self.choices)
+            if choice in frame.columns and choice not in columns
         ]
         also = (*self.by, *self.also)
         frame = frame.select(list(dict.fromkeys([*columns, *also, *choices])))
-        if any(frame[one].null_count() == len(frame) for one in columns):
+        if any(frame[column].null_count() == len(frame) for column in columns):
             return {}
         title = " ".join(result.said(self.title))
-        labels = {one: result.label(one) for one in frame.columns}
+        labels = {column: result.label(column) for column in frame.columns}
         chart = self.draw(
             frame,
             *columns,
@@ -91,26 +93,28 @@ class View:
             also=also,
             **self.look,
         )
-        for one in choices:
-            chart = choose(chart, frame, one, labels[one])
+        for choice in choices:
+            chart = choose(chart, frame, choice, labels[choice])
         return {name: chart}
 
     def section(self, name: str, result: Any) -> Section | None:
         """Return the section of the report; none without chart, rows, lines and maps."""
         charts = self.charts(name, result)
-        lines, maps = (getattr(result, one)() if one else () for one in (self.lines, self.maps))
+        lines, maps = (
+            getattr(result, method)() if method else () for method in (self.lines, self.maps)
+        )
         frame = self.frame(result) if self.listed else pl.DataFrame()
         if not (charts or lines or maps or len(frame)):
             return None
-        named = [one for one in frame.columns if one in result.words]
+        named = [column for column in frame.columns if column in result.words]
         return Section(
             name,
             " ".join(result.said(self.title)),
             result.said(self.text),
             list(charts.values()),
-            frame.rename({one: result.label(one) for one in named}),
+            frame.rename({column: result.label(column) for column in named}),
             maps,
-            " ".join(f"{one}." for one in map(result.meaning, named) if ": " in one),
+            " ".join(f"{words}." for words in map(result.meaning, named) if ": " in words),
             lines,
         )
 
@@ -119,5 +123,5 @@ def _long(frame: pl.DataFrame, measures: Mapping[str, str]) -> pl.DataFrame:
     """Return a row for each value of some columns, with ``measure``, what its column is called, and ``value``."""
     names = list(measures.values())
     rows = frame.rename(measures).with_columns(pl.col(names).cast(pl.Float64))
-    index = [one for one in rows.columns if one not in names]
+    index = [column for column in rows.columns if column not in names]
     return rows.unpivot(names, index=index, variable_name="measure").drop_nulls("value")

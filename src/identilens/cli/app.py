@@ -32,15 +32,15 @@ def add_from_file(app: App, command: tuple[str, ...], arguments: Any) -> None:
         InputError: If the file cannot be read, has no options of the command, or wants to run a checkpoint's code.
         CycloptsError: If it has keys that are no options.
     """
-    typed = {name: one.tokens for one in arguments if one.tokens for name in one.names}
+    typed = {name: option.tokens for option in arguments if option.tokens for name in option.names}
     if _OPTION not in typed:
         return
     file = Path(typed[_OPTION][0].value)
-    own = content = read_toml(file)
+    table = content = read_toml(file)
     values = {name: value for name, value in content.items() if not isinstance(value, dict)}
     for word in command:
-        own = own.get(word, {})
-    values |= own
+        table = table.get(word, {})
+    values |= table
     if not values:
         raise InputError(
             f"{file} has no options of {' '.join(command)}: those under a command's name are that command's. Move "
@@ -123,15 +123,15 @@ def make_app() -> App:
         apps[parent].command(apps[name])
     commands = dict(COMMANDS)
     for name, entry in STUDIES.items():
-        place = f"identilens.cli.commands:{name}"
-        commands[name] = place, entry.help, HIDDEN if entry.research else QUESTIONS
+        path = f"identilens.cli.commands:{name}"
+        commands[name] = path, entry.help, HIDDEN if entry.research else QUESTIONS
     for name, words in REPRODUCTIONS.items():
-        place = f"identilens.cli.reproductions:{name}"
-        commands[f"reproduce {name}"] = place, words, HIDDEN
-    for order, (name, (place, words, group)) in enumerate(commands.items()):
+        path = f"identilens.cli.reproductions:{name}"
+        commands[f"reproduce {name}"] = path, words, HIDDEN
+    for order, (name, (path, words, group)) in enumerate(commands.items()):
         parent, _, last = name.rpartition(" ")
         apps[parent].command(
-            place,
+            path,
             name=last,
             help=words,
             group=None if parent else group,

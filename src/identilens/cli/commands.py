@@ -58,7 +58,7 @@ def study_command(entry: Entry) -> Callable[..., None]:
         for group in groups_of_inputs.values():
             options |= vars(group)
         bound = bound_study(
-            resolve_name(entry.place),
+            resolve_name(entry.study),
             [inputs[name] for name in entry.takes],
             settings,
             options,
@@ -91,9 +91,9 @@ def with_options(
     The words are its help.
     """
 
-    def command(**given: Any) -> None:
+    def command(**typed: Any) -> None:
         # cyclopts leaves out a group when none of its options was typed.
-        function(**{name: given.get(name) or settings() for name, _, settings in groups})
+        function(**{name: typed.get(name) or settings() for name, _, settings in groups})
 
     parameters = []
     for name, heading, settings in groups:

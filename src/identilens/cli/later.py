@@ -5,10 +5,10 @@ from pkgutil import resolve_name
 from typing import Any
 
 
-def called(place: str) -> Callable[..., Any]:
+def called(path: str) -> Callable[..., Any]:
     """Return a function that calls another one, given by its module and name with a colon between."""
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        return resolve_name(place)(*args, **kwargs)
+        return resolve_name(path)(*args, **kwargs)
 
     return function

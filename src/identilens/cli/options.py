@@ -152,7 +152,7 @@ class ChatOptions(Settings):
                     "answer", f"with a single conversation, not {len(chats)}", self.answer
                 )
             chats = [replace(chats[0], answer=self.answer)]
-        more = {name: read_place(place) for name, place in map(read_segment, self.segment)}
+        more = {name: read_place(words) for name, words in map(read_segment, self.segment)}
         return [replace(chat, segments={**chat.segments, **more}) for chat in chats]
 
     def _content(self) -> Any:

@@ -83,8 +83,8 @@ def verify_folder(folder: ExistingPath, /, *, trust_remote_code: Switch = False)
         folder: Folder of the run, with its run.toml, which says where model and texts are.
         trust_remote_code: Run the Python code that the checkpoint contains. The folder itself cannot switch this on.
     """
-    found = verify(folder, trust_remote_code=trust_remote_code)
-    if found.is_empty():
+    table = verify(folder, trust_remote_code=trust_remote_code)
+    if table.is_empty():
         say(
             f"{folder}: identical, every column of every table, up to a billionth of its largest number. The report is "
             f"not compared; identilens export {folder} writes it again from the tables."
@@ -92,7 +92,7 @@ def verify_folder(folder: ExistingPath, /, *, trust_remote_code: Switch = False)
         return
     print_table(
         f"Columns of {folder} that differ: in how many rows, and the largest difference",
-        found,
+        table,
     )
     raise CheckFailedError(
         f"{folder} differs from what its settings (run.toml) give now. Its tables may have been changed after the run; "
@@ -110,11 +110,13 @@ def check(file: ExistingPath, /, *files: ExistingPath) -> None:
         file: A certificate, from the folder certificates of a run with --claim "A > B" --certificates.
         files: Further certificates.
     """
-    read = {one: read_certificate(one) for one in (file, *files)}
-    for name, one in read.items():
-        say(f"{name}: {one.sentences()}")
+    read = {path: read_certificate(path) for path in (file, *files)}
+    for name, proof in read.items():
+        say(f"{name}: {proof.sentences()}")
     failed = [
-        one for one in read.values() if not one.certificate.holds or one.certificate.met is None
+        proof
+        for proof in read.values()
+        if not proof.certificate.holds or proof.certificate.met is None
     ]
     if failed:
         raise CheckFailedError(

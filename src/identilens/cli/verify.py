@@ -59,9 +59,9 @@ def verify(
         True
     """
     inputs = {"lens": lens, "texts": texts, "chats": chats}
-    given = {name: value for name, value in inputs.items() if value is not None}
+    passed = {name: value for name, value in inputs.items() if value is not None}
     first = load_result(folder)
-    again = _run_again(Path(folder), first.analysis, given, trust_remote_code)
+    again = _run_again(Path(folder), first.analysis, passed, trust_remote_code)
     there, here = first.provenance, again.provenance
     if (
         there["model"].get("digest") != here["model"].get("digest")
@@ -96,16 +96,16 @@ DIFFERENCES = {
 """Columns of what `verify` finds."""
 
 
-def _run_again(folder: Path, name: str, given: Mapping[str, Any], trusted: bool) -> Result:
+def _run_again(folder: Path, name: str, passed: Mapping[str, Any], trusted: bool) -> Result:
     """Return the result of a run's options, with the inputs that are given in place of its own."""
     options, lost = read_request(folder, name)
-    lost = [one for one in lost if one not in given]
+    lost = [role for role in lost if role not in passed]
     if lost:
         raise InputError(
             f"the {' and '.join(lost)} of {folder} were given in Python and are not stored. Pass them: "
             f"identilens.verify(folder, {lost[0]}=...)."
         )
-    if options.get("trust_remote_code") and not trusted and "lens" not in given:
+    if options.get("trust_remote_code") and not trusted and "lens" not in passed:
         raise InputError(
             f"the run of {folder} ran code of its checkpoint. Pass trust_remote_code=True if you trust that code."
         )
@@ -113,12 +113,12 @@ def _run_again(folder: Path, name: str, given: Mapping[str, Any], trusted: bool)
     study, takes = study_named(name), STUDIES[name].takes
 
     def stored(kind: type[Settings]) -> Any:
-        return kind.of(None, {one: options[one] for one in hints_of(kind) if one in options})
+        return kind.of(None, {name: options[name] for name in hints_of(kind) if name in options})
 
-    missing = {one: stored(INPUTS[one][1]) for one in takes if one not in given}
-    inputs = {**given, **load_inputs(missing)}
+    missing = {role: stored(INPUTS[role][1]) for role in takes if role not in passed}
+    inputs = {**passed, **load_inputs(missing)}
     settings = stored(study.settings_type)
-    bound = bound_study(study, [inputs[one] for one in takes], settings, {})
+    bound = bound_study(study, [inputs[role] for role in takes], settings, {})
     # Some runs write files beside their tables.
-    with TemporaryDirectory() as place:
-        return run_study(bound, out=Path(place) / "again")
+    with TemporaryDirectory() as scratch:
+        return run_study(bound, out=Path(scratch) / "again")

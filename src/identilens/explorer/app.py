@@ -142,56 +142,58 @@ def _job(desk: Desk, what: str, body: Mapping[str, Any]) -> tuple[str, Any]:
                 f"expected a text of 1 to {MOST_CHARACTERS} characters; got {len(text)}."
             )
         return model, lambda check, tell: _held(desk, model, measured(lens, text, check, tell))
-    model, at = desk.held(str(body["held"]))
-    return model, _asked(at, what, body)
+    model, held = desk.held(str(body["held"]))
+    return model, _asked(held, what, body)
 
 
-def _asked(at: Measured, what: str, body: Mapping[str, Any]) -> Any:
+def _asked(text: Measured, what: str, body: Mapping[str, Any]) -> Any:
     """Return the job that a request asks for on a text."""
     match what:
         case "strongest":
-            return lambda *_: {"strongest": strongest(at)}
+            return lambda *_: {"strongest": strongest(text)}
         case "contributions":
             exact = bool(body["exact"])
-            return lambda check, tell: {"viewer": contributions(at, exact, check, tell)}
+            return lambda check, tell: {"viewer": contributions(text, exact, check, tell)}
         case "needed":
             wanted = str(body["answer"])
-            return lambda *_: needed(at, wanted)
+            return lambda *_: needed(text, wanted)
         case "answered":
-            return lambda check, tell: answered(at, check, tell)
-    head = at.head(int(body["layer"]), int(body["head"]), str(body["kind"]))
+            return lambda check, tell: answered(text, check, tell)
+    head = text.head(int(body["layer"]), int(body["head"]), str(body["kind"]))
     match what:
         case "alternative":
-            return lambda check, tell: {"alternative": alternative(at, head, check)}
+            return lambda check, tell: {"alternative": alternative(text, head, check)}
         case "without":
-            return lambda *_: {"broken": without_head(at, head)}
+            return lambda *_: {"broken": without_head(text, head)}
     query = int(body["query"])
     match what:
         case "row":
             outcome, tolerance = str(body["outcome"]), str(body["tolerance"])
-            return lambda *_: {"row": proven_row(at, head, query, outcome, tolerance)}
+            return lambda *_: {"row": proven_row(text, head, query, outcome, tolerance)}
         case "same":
-            wishes = [str(body[one]) for one in ("aim", "tolerance", "heads")]
-            return lambda *_: {"same": same_answer(at, head, query, *wishes)}
+            wishes = [str(body[name]) for name in ("aim", "tolerance", "heads")]
+            return lambda *_: {"same": same_answer(text, head, query, *wishes)}
         case "weight":
             key, weight = int(body["key"]), float(body["weight"])
-            return lambda *_: {"broken": broken_row(at, head, query, key, weight)}
+            return lambda *_: {"broken": broken_row(text, head, query, key, weight)}
         case "weights":
             change = [float(weight) for weight in body["change"]]
-            return lambda *_: {"moved": moved_row(at, head, query, change)}
+            return lambda *_: {"moved": moved_row(text, head, query, change)}
     raise InputError(f"there is nothing called {what!r} to ask for.")
 
 
-def _held(desk: Desk, model: str, at: Measured) -> dict[str, Any]:
+def _held(desk: Desk, model: str, text: Measured) -> dict[str, Any]:
     """Return the name of a text that was measured, and whether its model predicts and writes."""
-    writes = at.lens.model.can_generate() and all(one.site.kind == "decoder" for one in at.layers)
-    held = desk.keep(model, at)
-    return {"held": held, "predicts": at.answer.outcome == "prediction", "writes": writes}
+    writes = text.lens.model.can_generate() and all(
+        layer.site.kind == "decoder" for layer in text.layers
+    )
+    predicts = text.answer.outcome == "prediction"
+    return {"held": desk.keep(model, text), "predicts": predicts, "writes": writes}
 
 
 def _style() -> str:
-    own = map(own_file, ("page.css", "viewer.css", "token_lines.css"))
-    return "\n".join([document("colors.css"), *own, _static("explorer.css")])
+    styles = map(own_file, ("page.css", "viewer.css", "token_lines.css"))
+    return "\n".join([document("colors.css"), *styles, _static("explorer.css")])
 
 
 def _static(name: str) -> str:

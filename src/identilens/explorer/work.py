@@ -75,9 +75,13 @@ class Measured:
         Raises:
             InputError: If there is none.
         """
-        for one in self.layers:
-            if one.site.layer == layer and one.site.kind == kind and 0 <= head < len(one.queries):
-                return one.head(head)
+        for maps in self.layers:
+            if (
+                maps.site.layer == layer
+                and maps.site.kind == kind
+                and 0 <= head < len(maps.queries)
+            ):
+                return maps.head(head)
         raise InputError(f"the model has no {kind} layer {layer} with a head {head}.")
 
     def beside(self, head: Head, which: str) -> list[Head]:
@@ -89,10 +93,10 @@ class Measured:
         which = coerce("heads", Literal["head", "layer", "model"], which)
         if which == "head":
             return [head]
-        layers = [one for one in self.layers if one.site.kind == head.kind]
+        layers = [layer for layer in self.layers if layer.site.kind == head.kind]
         if which == "layer":
-            layers = [one for one in layers if one.site.layer == head.layer]
-        return [one for layer in layers for one in layer.heads]
+            layers = [layer for layer in layers if layer.site.layer == head.layer]
+        return [head for layer in layers for head in layer.heads]
 
 
 def most_tokens(lens: Lens) -> int:
@@ -126,7 +130,7 @@ def measured(lens: Lens, text: Any, check: Check, tell: Tell) -> Measured:
 
 
 def proven_row(
-    at: Measured, head: Head, query: int, outcome: str = "head", tolerance: str = "0"
+    text: Measured, head: Head, query: int, outcome: str = "head", tolerance: str = "0"
 ) -> dict[str, Any]:
     """Return weight, proven interval, share and verdict of the keys that a query sees, and what must stay the same.
 
@@ -140,40 +144,49 @@ def proven_row(
     _require_query(head, query)
     head.refuse_sink()
     named = coerce("outcome", Literal["head", "layer", "answer"], outcome)
-    answer = at.answer if named == "answer" else None
+    answer = text.answer if named == "answer" else None
     stays: Outcome = answer.outcome if answer else named  # pyright: ignore
-    [kept] = outcomes.kept_outcomes(stays, [(head, query)], at.beside(head, "layer"), answer)
+    [kept] = outcomes.kept_outcomes(stays, [(head, query)], text.beside(head, "layer"), answer)
     [read] = tolerances([tolerance], stays, "float32")
     allowed = [kept.allowed(read), *[0.0] * (stays == "head")]
     # A page shows no radius.
-    found = certified_rows([kept], " " * len(head.keys), [allowed], radii=False)
-    row, exact = (pl.DataFrame(found[one]["table"]).to_dict(as_series=False) for one in (0, -1))
+    tables = certified_rows([kept], " " * len(head.keys), [allowed], radii=False)
+    row, exact = (pl.DataFrame(tables[end]["table"]).to_dict(as_series=False) for end in (0, -1))
     words = f"{OUTCOMES[stays].removesuffix(',')}, {outcomes.exactness(read.name, stays)}"
     if kept.effect is not None:
-        words += f", to first order (without this row, the {outcomes.changed(at.answer.outcome, kept.effect)})"
-    told = {"kept": words, "outcome": stays, "tolerance": read.name, "effect": kept.effect}
-    return {**row, **told, "exact_lo": exact["lo"], "exact_hi": exact["hi"]}
+        words += f", to first order (without this row, the {outcomes.changed(text.answer.outcome, kept.effect)})"
+    return {
+        **row,
+        "kept": words,
+        "outcome": stays,
+        "tolerance": read.name,
+        "effect": kept.effect,
+        "exact_lo": exact["lo"],
+        "exact_hi": exact["hi"],
+    }
 
 
-def alternative(at: Measured, head: Head, check: Check) -> dict[str, Any]:
+def alternative(text: Measured, head: Head, check: Check) -> dict[str, Any]:
     """Return another attention of a head with the same output, put back into the model, and what that changed."""
     head.refuse_sink()
-    generator = torch.Generator().manual_seed(0)
-    found = far_alternatives(
-        head.attention, head.projected, visible=head.visible, generator=generator
+    weights = far_alternatives(
+        head.attention,
+        head.projected,
+        visible=head.visible,
+        generator=torch.Generator().manual_seed(0),
     )
     check()
-    run = at.lens.substitute({head.address: found}, at.item)
+    run = text.lens.substitute({head.address: weights}, text.item)
     return {
-        "layer": packed_matrix(found),
-        "distance": float(total_variation(head.attention, found).mean()),
-        "output_error": head.output_error(found),
-        **changed(at, run),
+        "layer": packed_matrix(weights),
+        "distance": float(total_variation(head.attention, weights).mean()),
+        "output_error": head.output_error(weights),
+        **changed(text, run),
     }
 
 
 def same_answer(
-    at: Measured, head: Head, query: int, aim: str, tolerance: str, which: str
+    text: Measured, head: Head, query: int, aim: str, tolerance: str, which: str
 ) -> dict[str, Any]:
     """Return another row of heads with which the model gives the same answer, and what it says then.
 
@@ -184,35 +197,33 @@ def same_answer(
         SettingError: For another aim, or a tolerance that cannot be read.
     """
     _require_query(head, query)
-    heads = at.beside(head, which)
-    for one in heads:
-        one.refuse_sink()
-    answer, own = at.answer, torch.stack([one.attention[query] for one in heads])
+    heads = text.beside(head, which)
+    for head in heads:
+        head.refuse_sink()
+    answer, raw = text.answer, torch.stack([head.attention[query] for head in heads])
     [read] = tolerances([tolerance], answer.outcome, "float32")
-    found = keep_answer(answer, heads, query, read, [], coerce("aim", Aim, aim))
-    run = at.lens.substitute(in_row(heads, query, found.weights), at.item)
+    kept = keep_answer(answer, heads, query, read, [], coerce("aim", Aim, aim))
+    run = text.lens.substitute(in_row(heads, query, kept.weights), text.item)
     maps = []
-    for one, row in zip(heads, found.weights, strict=True):
-        choices = {"kind": one.kind, "layer": one.layer, "head": one.head}
-        maps.append({"choices": choices, "layer": _layer_with(one, query, row)})
-    known = found.columns
+    for head, row in zip(heads, kept.weights, strict=True):
+        choices = {"kind": head.kind, "layer": head.layer, "head": head.head}
+        maps.append({"choices": choices, "layer": _layer_with(head, query, row)})
     names = "mass_before", "mass_after", "keys_before", "keys_after"
-    means = {name: sum(known[name]) / len(heads) for name in names}
     return {
         "maps": maps,
-        "distance": float(total_variation(own, found.weights).mean()),
+        "distance": float(total_variation(raw, kept.weights).mean()),
         "tolerance": read.name,
-        **means,
+        **{name: sum(kept.columns[name]) / len(heads) for name in names},
         "largest_share": LARGEST,
-        "measured": known["measured"],
+        "measured": kept.columns["measured"],
         "output_error": max(
-            _row_error(one, query, row) for one, row in zip(heads, found.weights, strict=True)
+            _row_error(head, query, row) for head, row in zip(heads, kept.weights, strict=True)
         ),
-        **changed(at, run),
+        **changed(text, run),
     }
 
 
-def moved_row(at: Measured, head: Head, query: int, change: Sequence[float]) -> dict[str, Any]:
+def moved_row(text: Measured, head: Head, query: int, change: Sequence[float]) -> dict[str, Any]:
     """Return what a change of a row by hand does, cut to what leaves the head's output and the row's sum as they are.
 
     Raises:
@@ -227,10 +238,10 @@ def moved_row(at: Measured, head: Head, query: int, change: Sequence[float]) -> 
     allowed = free @ (free.T @ asked)
     falling = allowed < 0
     step = min([1.0, *(-before[falling] / allowed[falling]).tolist()])
-    return _with_row(at, head, query, (before + step * allowed).clamp_min(0.0))
+    return _with_row(text, head, query, (before + step * allowed).clamp_min(0.0))
 
 
-def broken_row(at: Measured, head: Head, query: int, key: int, weight: float) -> dict[str, Any]:
+def broken_row(text: Measured, head: Head, query: int, key: int, weight: float) -> dict[str, Any]:
     """Return what the model computes where one weight of a row is another, and the other weights share the rest.
 
     They keep their proportions, so that the head's output changes as a rule.
@@ -239,8 +250,8 @@ def broken_row(at: Measured, head: Head, query: int, key: int, weight: float) ->
         InputError: For a query that is not there, a key that it does not see, what is no weight, or a row of one key.
     """
     _require_query(head, query)
-    row, seen = head.attention[query], head.visible_to(query)
-    if not (0 <= key < len(row) and (seen is None or seen[key]) and 0 <= weight <= 1):
+    row, visible = head.attention[query], head.visible_to(query)
+    if not (0 <= key < len(row) and (visible is None or visible[key]) and 0 <= weight <= 1):
         raise InputError(
             f"query {query} sees no key {key} whose weight could be {weight:g}; weights are between 0 and 1."
         )
@@ -251,15 +262,18 @@ def broken_row(at: Measured, head: Head, query: int, key: int, weight: float) ->
         )
     moved *= (row.sum() - weight) / moved.sum()
     moved[key] = weight
-    return _with_row(at, head, query, moved.clamp_min(0.0))
+    return _with_row(text, head, query, moved.clamp_min(0.0))
 
 
-def _with_row(at: Measured, head: Head, query: int, row: Tensor) -> dict[str, Any]:
+def _with_row(text: Measured, head: Head, query: int, row: Tensor) -> dict[str, Any]:
     """Return what another row of weights changes of its head's output, and of what the model computes."""
-    run = at.lens.substitute({head.address: Rows([query], row[None])}, at.item)
-    error = _row_error(head, query, row)
-    layer = _layer_with(head, query, row)
-    return {**changed(at, run), "output_error": error, "weights": row.tolist(), "layer": layer}
+    run = text.lens.substitute({head.address: Rows([query], row[None])}, text.item)
+    return {
+        **changed(text, run),
+        "output_error": _row_error(head, query, row),
+        "weights": row.tolist(),
+        "layer": _layer_with(head, query, row),
+    }
 
 
 def _layer_with(head: Head, query: int, row: Tensor) -> Any:
@@ -273,27 +287,26 @@ def _row_error(head: Head, query: int, row: Tensor) -> float:
     return _relative(before @ compact, row @ compact)
 
 
-def without_head(at: Measured, head: Head) -> dict[str, Any]:
+def without_head(text: Measured, head: Head) -> dict[str, Any]:
     """Return what the model computes where a head adds nothing."""
-    nothing = torch.zeros_like(head.attention)
-    run = at.lens.substitute({head.address: nothing}, at.item)
-    return {**changed(at, run), "output_error": 1.0}
+    run = text.lens.substitute({head.address: torch.zeros_like(head.attention)}, text.item)
+    return {**changed(text, run), "output_error": 1.0}
 
 
-def strongest(at: Measured) -> dict[str, Any]:
+def strongest(text: Measured) -> dict[str, Any]:
     """Return the head without which the answer changes most, to first order, and the row to look at.
 
     That is the one, of the first, the last and the last but one, without which the answer changes most.
     """
-    estimates = at.answer.estimates()
-    layer, effects = max(zip(at.layers, estimates, strict=True), key=lambda one: one[1].max())
+    pairs = zip(text.layers, text.answer.estimates(), strict=True)
+    layer, effects = max(pairs, key=lambda pair: pair[1].max())
     head = layer.head(int(effects.argmax()))
     last = len(head.queries) - 1
-    row = max({0, max(0, last - 1), last}, key=lambda query: at.answer.effect(head, query))
+    row = max({0, max(0, last - 1), last}, key=lambda query: text.answer.effect(head, query))
     return {"layer": head.layer, "head": head.head, "kind": head.kind, "row": row}
 
 
-def needed(at: Measured, answer: str) -> dict[str, Any]:
+def needed(text: Measured, answer: str) -> dict[str, Any]:
     """Return the text marked by what the model's answer, or a named one, needs of it, as part of a page.
 
     Raises:
@@ -301,45 +314,45 @@ def needed(at: Measured, answer: str) -> dict[str, Any]:
             that can be removed.
         SettingError: For an answer that the model does not know.
     """
-    decision = decide(at.lens, at.item, answer)
+    decision = decide(text.lens, text.item, answer)
     if len(decision.removable) < 2:
         raise InputError("expected a text with at least two tokens that can be taken out.")
     line = decision_line(pl.DataFrame(token_needs(decision)))
     return {"html": replace(line, title=answer or "The model's answer").html(), "words": line.title}
 
 
-def changed(at: Measured, run: ModelRun) -> dict[str, Any]:
+def changed(text: Measured, run: ModelRun) -> dict[str, Any]:
     """Return how another run of the text differs: answer, each hidden state, and probabilities of next tokens."""
-    plain = at.lens.substitute({}, at.item)
+    plain = text.lens.substitute({}, text.item)
     states = [
         {"sequence": sequence, "layer": layer, "change": _relative(before, after)}
         for sequence, held in plain.hidden_states.items()
         for layer, (before, after) in enumerate(zip(held, run.hidden_states[sequence], strict=True))
     ]
-    change = at.answer.after(run)
+    change = text.answer.after(run)
     return {
         "states": states,
-        "answer": f"the model's {outcomes.changed(at.answer.outcome, change)}",
+        "answer": f"the model's {outcomes.changed(text.answer.outcome, change)}",
         "change": change,
-        "same_top": at.answer.same_top(run),
-        **_predictions(at, plain, run),
+        "same_top": text.answer.same_top(run),
+        **_predictions(text, plain, run),
     }
 
 
-def contributions(at: Measured, exact: bool, check: Check, tell: Tell) -> dict[str, Any]:
+def contributions(text: Measured, exact: bool, check: Check, tell: Tell) -> dict[str, Any]:
     """Return what each hidden token takes from every input token, layer by layer, as maps for the viewer."""
     result = mixing(
-        at.lens,
-        [at.text],
+        text.lens,
+        [text.text],
         method="exact" if exact else "sketch",
         rollouts=False,
-        max_length=most_tokens(at.lens),
+        max_length=most_tokens(text.lens),
         progress=given_up(check, tell),
     )
-    return viewer_data([one for section in result.sections() for one in section.maps])
+    return viewer_data([view for section in result.sections() for view in section.maps])
 
 
-def answered(at: Measured, check: Check, tell: Tell) -> dict[str, Any]:
+def answered(text: Measured, check: Check, tell: Tell) -> dict[str, Any]:
     """Return prompt and answer, coloured by what the answer needs and is certain to attend to.
 
     The text is a prompt or a chat, see `typed_chat`.
@@ -349,13 +362,13 @@ def answered(at: Measured, check: Check, tell: Tell) -> dict[str, Any]:
         UnsupportedModelError: For a model that does not answer.
     """
     result = answer(
-        at.lens,
-        typed_chat(at.text),
+        text.lens,
+        typed_chat(text.text),
         max_new_tokens=ANSWER_TOKENS,
         progress=given_up(check, tell),
     )
     return {
-        "html": "".join(one.html() for one in result.token_lines()),
+        "html": "".join(line.html() for line in result.token_lines()),
         "words": result.summary().text,
     }
 
@@ -370,9 +383,8 @@ def given_up(check: Check, tell: Tell) -> Callable[[int, int, str], None]:
     return progress
 
 
-def _predictions(at: Measured, plain: ModelRun, run: ModelRun) -> dict[str, Any]:
-    lens = at.lens
-    if plain.logits is None or run.logits is None or at.answer.outcome != "prediction":
+def _predictions(text: Measured, plain: ModelRun, run: ModelRun) -> dict[str, Any]:
+    if plain.logits is None or run.logits is None or text.answer.outcome != "prediction":
         return {}
     before, after = (
         logits.cpu().double().reshape(-1, logits.shape[-1])[-1].softmax(-1)
@@ -380,13 +392,13 @@ def _predictions(at: Measured, plain: ModelRun, run: ModelRun) -> dict[str, Any]
     )
     tokens = before.topk(min(TOP, len(before))).indices.tolist()
     tokens = list(dict.fromkeys([*tokens, int(after.argmax())]))
-    classes: Any = lens.model.config.id2label
-    names = lens.reader.names(tokens)
+    classes: Any = text.lens.model.config.id2label
+    names = text.lens.reader.names(tokens)
     if len(before) == len(classes):
-        names = [str(classes[one]) for one in tokens]
+        names = [str(classes[token]) for token in tokens]
     rows = [
-        {"token": visible_text(name), "before": float(before[one]), "after": float(after[one])}
-        for name, one in zip(names, tokens, strict=True)
+        {"token": visible_text(name), "before": float(before[token]), "after": float(after[token])}
+        for name, token in zip(names, tokens, strict=True)
     ]
     return {
         "next": rows,

@@ -124,12 +124,12 @@ def figure6(settings: HeadFigure, out: Path, **run: Any) -> Reproduction:
     def matrix(head: int, name: str) -> Float[Tensor, "query key"]:
         return result.matrices[str(MatrixKey(0, settings.layer, head, "encoder", name))]
 
-    head = max(result.table["head"], key=lambda one: float(matrix(one, "raw")[structural].sum()))
+    head = max(result.table["head"], key=lambda head: float(matrix(head, "raw")[structural].sum()))
     raw, effective = matrix(head, "raw"), matrix(head, "effective")
     maps, rows = {"raw": raw, "effective": effective, "null": raw - effective}, []
     for attention, weights in maps.items():
         size = weights.double().abs()
-        shares = {place: float(size[cells].sum() / size.sum()) for place, cells in places.items()}
+        shares = {name: float(size[cells].sum() / size.sum()) for name, cells in places.items()}
         rows.append({"attention": attention, "published": MAPS[attention], **shares})
     shares = pl.DataFrame(rows)
     comparison = compared(
@@ -226,7 +226,7 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Callable[..., Re
         lens, texts = load(settings.model), corpus_texts(settings, "mrpc")
         result, after = (
             token_identifiability(
-                one,
+                model,
                 texts,
                 experiment="layer-to-layer",
                 probes="naive",
@@ -234,10 +234,10 @@ def tuned_figure(number: str, task: Literal["mrpc", "cola"]) -> Callable[..., Re
                 out=out / name,
                 **run,
             )
-            for name, one in (("run", lens), ("tuned-run", tuned))
+            for name, model in (("run", lens), ("tuned-run", tuned))
         )
-        place = "distance", "layer_tested"
-        both = result.means().join(after.means(), place, suffix="_tuned")
+        columns = "distance", "layer_tested"
+        both = result.means().join(after.means(), columns, suffix="_tuned")
         rows = compared(
             both.sort("layer_tested")
             .tail(2)

@@ -78,9 +78,9 @@ def fine_tune(
     """Fine-tune a checkpoint on labelled texts, and save it to a folder."""
     torch.manual_seed(how.seed)
     texts, targets = texts[: how.rows], torch.tensor(labels[: how.rows])
-    place = resolved(how.model)
-    tokenizer: Any = AutoTokenizer.from_pretrained(place)
-    tuned = AutoModelForSequenceClassification.from_pretrained(place, num_labels=len(set(labels)))
+    path = resolved(how.model)
+    tokenizer: Any = AutoTokenizer.from_pretrained(path)
+    tuned = AutoModelForSequenceClassification.from_pretrained(path, num_labels=len(set(labels)))
     tuned.train()
     optimiser = torch.optim.AdamW(tuned.parameters(), lr=how.learning_rate, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.LinearLR(

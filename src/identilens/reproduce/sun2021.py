@@ -23,12 +23,12 @@ def sun2021(settings: TuningTasks, out: Path, **run: Any) -> Reproduction:
     """Raw and effective attention by token type, before and after fine-tuning on SST, MRPC and CoLA."""
     tables = []
     for task in settings.tasks:
-        given = held_out(task, settings.data, settings.limit)
+        texts = held_out(task, settings.data, settings.limit)
         tuned = tuned_model(task, settings, out)
         for name, model in (("pretrained", settings.model), ("fine-tuned", str(tuned))):
             result = audit(
                 load(model),
-                given,
+                texts,
                 certain_rows=0,
                 examples=0,
                 out=out / f"{task}-{name}",

@@ -85,7 +85,7 @@ def models_of(result: DyckRuns, setting: DyckSetting) -> list[DyckForCausalLM]:
         folder / f"seed{seed:03d}"
         for seed in result.table.filter(setting=setting.name)["seed"].sort()
     ]
-    return [DyckForCausalLM.from_pretrained(place).eval() for place in places]
+    return [DyckForCausalLM.from_pretrained(path).eval() for path in places]
 
 
 def accuracy(result: DyckRuns) -> str:
@@ -123,8 +123,8 @@ def table1(result: DyckRuns, *_: Any) -> tuple[str, Tables]:
         f"{value:.3f}" + ("" if isnan(error) else f" ± {error:.3f}")
         for value, error in rows.select("value", "error").iter_rows()
     ]
-    place = pl.format("layer {}", pl.col("layer") + 1)
-    rows = rows.with_columns(pl.Series("cell", cells, pl.String), place=place)
+    layer = pl.format("layer {}", pl.col("layer") + 1)
+    rows = rows.with_columns(pl.Series("cell", cells, pl.String), place=layer)
     index = ["setting", "seeds", "size", "even_on_simplex"]
     table = rows.pivot("place", index=index, values="cell").rename(
         {"even_on_simplex": "random rows"}

@@ -39,8 +39,8 @@ def corollary2(settings: Corollary2Settings, _: Path, **run: Any) -> Reproductio
             prefixes = all_prefixes(config.language, length)
             for minimum in minimise(config, prefixes, strengths, seed, settings.iterations):
                 constant = length * minimum["largest_violation"]
-                place = {"length": length, "strength": minimum["strength"], "seed": seed}
-                rows.append({**place, **minimum, "constant": constant})
+                setting = {"length": length, "strength": minimum["strength"], "seed": seed}
+                rows.append({**setting, **minimum, "constant": constant})
             if report:
                 report(done, len(runs), f"N = {length}, seed {seed}")
     table = pl.DataFrame(rows)

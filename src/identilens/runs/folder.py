@@ -69,9 +69,12 @@ class Output:
     def joined(cls, outputs: Sequence["Output"]) -> "Output":
         """Return the outputs of several parts as one."""
         return cls(
-            {name: pl.concat([one.tables[name] for one in outputs]) for name in outputs[0].tables},
-            {name: tensor for one in outputs for name, tensor in one.matrices.items()},
-            {text: names for one in outputs for text, names in one.tokens.items()},
+            {
+                name: pl.concat([part.tables[name] for part in outputs])
+                for name in outputs[0].tables
+            },
+            {name: tensor for part in outputs for name, tensor in part.matrices.items()},
+            {text: names for part in outputs for text, names in part.tokens.items()},
         )
 
 

@@ -76,7 +76,7 @@ def read_request(folder: Path, study: str) -> tuple[dict[str, Any], list[str]]:
 
 def _absolute(name: str, value: Any) -> Any:
     if isinstance(value, tuple | list):
-        return [_absolute(name, one) for one in value]
+        return [_absolute(name, part) for part in value]
     if name in _FOLDERS and isinstance(value, str) and Path(value).is_dir():
         value = Path(value)
     if isinstance(value, Path):

@@ -120,12 +120,12 @@ class Settings:
                 f"to be a {cls.__name__}(...); or give each option by its name",
                 settings,
             )
-        given = {} if settings is None else settings.values_of(cls)
-        given |= {name: coerce(name, hints[name], value) for name, value in options.items()}
+        values = {} if settings is None else settings.values_of(cls)
+        values |= {name: coerce(name, hints[name], value) for name, value in options.items()}
         for field in fields(cls):  # pyright: ignore[reportArgumentType] - every settings class is a dataclass
-            if field.default is MISSING and field.name not in given:
+            if field.default is MISSING and field.name not in values:
                 raise SettingError(field.name, "to be given", None)
-        return cls(**given)
+        return cls(**values)
 
 
 @cache
@@ -169,7 +169,7 @@ def coerce(name: str, hint: Any, value: Any) -> Any:
         raise SettingError(name, expected, value) from None
     if optional and not values:
         raise SettingError(name, "with at least one value, or left out", value)
-    return tuple(_scalar(name, element, (*metadata, *inner), one) for one in values)
+    return tuple(_scalar(name, element, (*metadata, *inner), part) for part in values)
 
 
 _EXPECTED: dict[Any, str] = {

@@ -107,7 +107,7 @@ class Study(ABC, Generic[S, R]):
 def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
     """Return the function that runs a study; its arguments are inputs, settings by name, and options of the run."""
     *positional, _ = inspect.signature(study).parameters.values()
-    names = [one.name for one in positional]
+    names = [parameter.name for parameter in positional]
     hints = get_type_hints(study.settings_type)
     common = dict(list(inspect.signature(run_study).parameters.items())[1:])
 
@@ -121,8 +121,10 @@ def study_function(study: type[Study[Any, R]], name: str) -> Callable[..., R]:
             )
         how = {name: options.pop(name) for name in common if name in options}
         read = [
-            read_texts(one) if isinstance(one, Iterator) or hasattr(one, "column_names") else one
-            for one in inputs
+            read_texts(entry)
+            if isinstance(entry, Iterator) or hasattr(entry, "column_names")
+            else entry
+            for entry in inputs
         ]
         chosen = study.settings_type.of(settings, options)
         return run_study(bound_study(study, read, chosen, input_options(names, read)), **how)
@@ -201,8 +203,8 @@ def run_study(
     record = provenance(study.name, study.identity(), study.settings.recorded())
     if out is None:
         with watched(study.unit, progress) as report:
-            whole = _output(study, None, report, ray)
-        result = kind.of(whole.tables, record, matrices=whole.matrices, tokens=whole.tokens)
+            output = _output(study, None, report, ray)
+        result = kind.of(output.tables, record, matrices=output.matrices, tokens=output.tokens)
         return study.shown(result, None)
     path = Path(out)
     folder = RunFolder.open(path, record, resume=resume, overwrite=overwrite)
@@ -232,10 +234,10 @@ def _output(
         else:
             outputs.append(study.run(part))
         count(part)
-    whole = folder.read(parts) if folder else Output.joined(outputs)
-    last = study.finish(whole.tables)
-    matrices = ChainMap(dict(last.matrices), whole.matrices)  # pyright: ignore[reportArgumentType] read only
-    return Output(last.tables, matrices, {**whole.tokens, **last.tokens})
+    joined = folder.read(parts) if folder else Output.joined(outputs)
+    last = study.finish(joined.tables)
+    matrices = ChainMap(dict(last.matrices), joined.matrices)  # pyright: ignore[reportArgumentType] read only
+    return Output(last.tables, matrices, {**joined.tokens, **last.tokens})
 
 
 def _counter(

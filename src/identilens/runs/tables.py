@@ -57,7 +57,7 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
     Columns without any value are left out.
     """
     rows, frame = len(frame), frame.fill_nan(None)
-    frame = frame.select(one for one in frame if one.null_count() < max(rows, 1))
+    frame = frame.select(column for column in frame if column.null_count() < max(rows, 1))
     view, shown = Table(box=SIMPLE_HEAD, padding=0), frame[:_SHOWN, :_WIDE]
     for name, kind in shown.schema.items():
         side = "right" if kind.is_numeric() else "left"
@@ -98,4 +98,4 @@ def ends(digits: int) -> list[pl.Expr]:
     room = ROUNDING * unit
     low, high = pl.col("lo") * unit + room, pl.col("hi") * unit - room
     # Whole numbers have no negative zero.
-    return [one.cast(pl.Int64) / unit for one in (low.floor(), high.ceil())]
+    return [end.cast(pl.Int64) / unit for end in (low.floor(), high.ceil())]

@@ -12,14 +12,14 @@ class Entry:
     """A study, as its command and the help have it.
 
     Attributes:
-        place: Module and class of the study, separated by a colon.
+        study: Module and class of the study, separated by a colon.
         help: One line that says what the study answers.
         settings: Module and class of its settings, which import nothing heavy.
         takes: Names of its inputs.
         research: Whether the help of the program has only its name.
     """
 
-    place: str
+    study: str
     help: str
     settings: str
     takes: tuple[str, ...] = ("lens", "texts")
@@ -130,4 +130,4 @@ def study_named(name: str) -> Any:
     """
     if name not in STUDIES:
         raise InputError(f"there is no study {name!r}; choose from {', '.join(STUDIES)}.")
-    return resolve_name(STUDIES[name].place)
+    return resolve_name(STUDIES[name].study)

@@ -29,7 +29,7 @@ def random():
 
 def test_own_contribution_and_largest(random):
     arrays, result = random
-    own = result.own()
+    own = result.by_token()
     assert len(own) == 3 * (4 + 13)
     for text, array in enumerate(arrays):
         rows = own.filter(pl.col("text") == text).sort("layer", "position")
@@ -151,7 +151,7 @@ TAGS = pl.DataFrame(
 
 def test_boxes_of_each_tag_in_the_order_of_the_last_layer():
     arrays, result = random_mixing(TOKENS, layers=2)
-    found = boxes_by_tag(result.own(), TAGS)
+    found = boxes_by_tag(result.by_token(), TAGS)
     for layer in (1, 2):
         first, second = (array[layer - 1].diagonal() for array in arrays)
         own = {"X": sorted([first[0], first[2], second[1]])[1], "Y": (first[1] + second[0]) / 2}

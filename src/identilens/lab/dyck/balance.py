@@ -129,6 +129,6 @@ def condition_gap(language: Dyck, scores: Float[Tensor, "query key"]) -> float:
     same for every closing bracket of depth 1 to D − 1 as query.
     """
     opens, closes = pair_symbols(language)
-    seen = scores[closes[:, 1:].flatten()]
-    differences = seen[:, opens] - seen[:, closes]
-    return float((differences.amax(0) - differences.amin(0)).max()) if len(seen) else 0.0
+    logits = scores[closes[:, 1:].flatten()]
+    differences = logits[:, opens] - logits[:, closes]
+    return float((differences.amax(0) - differences.amin(0)).max()) if len(logits) else 0.0

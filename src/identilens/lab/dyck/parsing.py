@@ -75,8 +75,8 @@ def next_token_distribution(
         device=depth.device,
     )
     law[..., SPECIAL : SPECIAL + language.types] = (chance / language.types)[..., None]
-    place = SPECIAL + language.types + top_type.clamp_min(0)
-    law.scatter_(-1, place[..., None], torch.where(depth > 0, 1 - chance, 0.0)[..., None])
+    token = SPECIAL + language.types + top_type.clamp_min(0)
+    law.scatter_(-1, token[..., None], torch.where(depth > 0, 1 - chance, 0.0)[..., None])
     return law
 
 

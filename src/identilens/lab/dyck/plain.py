@@ -61,8 +61,8 @@ def small_target(layers: int, size: int, width: int, seed: int) -> list[PlainLay
 def without_dead_units(layer: PlainLayer) -> PlainLayer:
     """Return the same function without hidden units and key coordinates that have no input or no output."""
     query, key, value, *weights = layer
-    for place in range(len(weights) - 1):
-        alive = weights[place].any(1) & weights[place + 1].any(0)
-        weights[place : place + 2] = weights[place][alive], weights[place + 1][:, alive]
+    for index in range(len(weights) - 1):
+        alive = weights[index].any(1) & weights[index + 1].any(0)
+        weights[index : index + 2] = weights[index][alive], weights[index + 1][:, alive]
     alive = query.any(1) & key.any(1)
     return (query[alive], key[alive], value, *weights)

@@ -32,8 +32,8 @@ def closest_subsets(
     above = torch.searchsorted(upper, missing).clamp_max(upper.shape[1] - 1)
     places = torch.cat([(above - 1).clamp_min(0), above], 1)
     best = (upper.gather(1, places) - missing.repeat(1, 2)).abs().argmin(1, keepdim=True)
-    place = order.gather(1, places.gather(1, best))[:, 0]
-    return torch.cat([left[best[:, 0] % len(left)], right[place]], 1)
+    index = order.gather(1, places.gather(1, best))[:, 0]
+    return torch.cat([left[best[:, 0] % len(left)], right[index]], 1)
 
 
 def _choices(count: int) -> Bool[Tensor, "subset number"]:
@@ -189,8 +189,8 @@ def _sum_pruning(
     used = target.any(0).nonzero()[:, 0].tolist()
     block = len(first) // len(used)
     pruned_first, pruned_second = torch.zeros_like(first), torch.zeros_like(second)
-    for place, source in enumerate(used):
-        units = torch.arange(place * block, (place + 1) * block)
+    for number, source in enumerate(used):
+        units = torch.arange(number * block, (number + 1) * block)
         for sign in signs:
             serving = units[sign * first[units, source] > 0]
             pruned_first[serving, source] = first[serving, source]

@@ -62,9 +62,9 @@ def paper_model(
         layer = model.get_submodule(f"dyck.layers.{number}")
         for part, weight in zip("qkv", attention, strict=True):
             layer.get_parameter(f"attention.{part}_proj.weight").copy_(weight)
-        for place, (weight, bias) in enumerate(projection):
-            layer.get_parameter(f"projection.{2 * place}.weight").copy_(weight)
-            layer.get_parameter(f"projection.{2 * place}.bias").copy_(bias)
+        for index, (weight, bias) in enumerate(projection):
+            layer.get_parameter(f"projection.{2 * index}.weight").copy_(weight)
+            layer.get_parameter(f"projection.{2 * index}.bias").copy_(bias)
     k, q, head = language.types, language.open_probability, model.lm_head.weight.zero_()
     head[:, k + 1] = -IMPOSSIBLE
     head[SPECIAL : SPECIAL + k, k + 1] = log(q / k)
@@ -159,10 +159,10 @@ def balanced_layer(
     inverse = torch.linalg.pinv(embeddings)
     pairs = pair_symbols(language)
     opens, closes = (kind.flatten() for kind in pairs)
-    seen = scores[pairs[1][0, min(1, language.max_depth - 1)]]
+    row = scores[pairs[1][0, min(1, language.max_depth - 1)]]
     values = _zeros(count, size)
     values[opens] = directions
-    values[closes] = -(seen[opens] - seen[closes]).exp()[:, None] * directions
+    values[closes] = -(row[opens] - row[closes]).exp()[:, None] * directions
     # The least coordinate of an unmatched bracket's direction after the LayerNorm.
     logits = scores[closes[:, None], opens]
     least = float((logits.amin(1) - logits.amax(1)).exp().min()) / language.max_depth**0.5
@@ -249,9 +249,8 @@ def uniform_second_layer(language: Dyck, model: DyckForCausalLM) -> SecondLayer:
 
 def _embeddings(language: Dyck) -> Float[Tensor, "symbol d"]:
     """Return the second layer's inputs: coordinates of tokens and first attention, one-hot symbols, its directions."""
-    own = _eye(symbols(language))
     brackets = language.types * language.max_depth
-    return pad(own, (language.vocabulary + _DEPTH, 2 * brackets))
+    return pad(_eye(symbols(language)), (language.vocabulary + _DEPTH, 2 * brackets))
 
 
 def _depth_projection(language: Dyck, embeddings: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -217,8 +217,8 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
     ) -> tuple[Float[Tensor, "batch d_model"], BaseModelOutput]:
         """Return the state of the first token of each text, and all states, on request or with padding on the left."""
         padded = mask is not None and not bool(mask[:, 0].all())
-        whole = any(options.get(name) for name in ("output_hidden_states", "output_attentions"))
-        output = self.encoder(input_ids, mask, first_token_only=not (padded or whole), **options)
+        every = any(options.get(name) for name in ("output_hidden_states", "output_attentions"))
+        output = self.encoder(input_ids, mask, first_token_only=not (padded or every), **options)
         states = output.last_hidden_state
         if mask is None or not padded:
             return states[:, 0], output

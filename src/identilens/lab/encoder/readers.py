@@ -39,16 +39,16 @@ def read_part(task: Task, folder: Path, part: Part) -> Examples:
     Raises:
         InputError: If there is no such file or more than one, or for a row that cannot be used.
     """
-    place = folder / task.name if (folder / task.name).is_dir() else folder
+    folder = folder / task.name if (folder / task.name).is_dir() else folder
     files = [
         path
-        for path in sorted(place.glob("*.*"))
+        for path in sorted(folder.glob("*.*"))
         if path.name.startswith(_FILES[part]) and kind_of(path) in (".tsv", ".csv")
     ]
     if len(files) != 1:
         names = ", ".join(path.name for path in files) or "none"
         raise InputError(
-            f"{place} needs one {part} file of {task.name} ({_FILES[part][0]}*.tsv or .csv, also .gz or .xz), got "
+            f"{folder} needs one {part} file of {task.name} ({_FILES[part][0]}*.tsv or .csv, also .gz or .xz), got "
             f"{names}. Pass the folder of the task, or the folder above it, with --data."
         )
     (file,) = files

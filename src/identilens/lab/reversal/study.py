@@ -128,8 +128,8 @@ class AttentionReverser(nn.Module):
     def written(self, source: Sequences) -> float:
         """Return the share of tokens that are right when the model goes on from its own."""
         written = torch.zeros_like(source)
-        for place in range(source.shape[1]):
-            written[:, place] = self(source, written)[:, place].argmax(-1)
+        for position in range(source.shape[1]):
+            written[:, position] = self(source, written)[:, position].argmax(-1)
         return float((written == source.flip(-1)).double().mean())
 
     def _read(self, source: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -249,13 +249,13 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
         effective = effective_attention(
             values, weights=weights, output_projection=projection
         ).effective
-        accuracy, whole = token_accuracy(model, test)
+        accuracy, sequences = token_accuracy(model, test)
         row = {
             "model": settings.model,
             "epochs": len(course),
             "validation_accuracy": course[-1]["validation_accuracy"],
             "accuracy": accuracy,
-            "whole": whole,
+            "whole": sequences,
             "written": model.written(test) if isinstance(model, AttentionReverser) else None,
         }
         nullity = numerical_rank(values, projection).nullity.double().mean(-1).tolist()

@@ -75,10 +75,10 @@ def keep_answer(
     before until the answer that the model gives with them changes by no more than is allowed. From there the answer is
     linearised anew.
     """
-    own = torch.stack([head.row(query) for head in heads])
+    raw = torch.stack([head.row(query) for head in heads])
     first, level = _near(answer, heads, query)
     near = row_programs([first], [0.0])
-    allowed, left = first.allowed(tolerance), _left(own, named)
+    allowed, left = first.allowed(tolerance), _left(raw, named)
 
     def predicted(rows: HeadRows) -> float:
         return float(first.change(near.length(rows.flatten()[None, near.keys])))
@@ -87,26 +87,26 @@ def keep_answer(
         # A sum of outputs is linear.
         return answer.change(in_row(heads, query, rows)) if answer else predicted(rows)
 
-    rows, measured = own, 0.0
+    rows, measured = raw, 0.0
     for _ in range(STEPS):
         start, (here, slope) = rows, (first, level)
-        if rows is not own:
+        if rows is not raw:
             here, slope = _near(answer, heads, query, rows)
         already, share, part = float(first.length(measured)), 0.0, 1.0
         for part in PARTS:
-            programs, found = row_programs([here], [part * allowed]), start
+            programs, target = row_programs([here], [part * allowed]), start
             for _ in range(1 if aim == "least" else _ROUNDS):
                 keys = programs.keys
                 best = programs.proposal(
-                    _cost(aim, found, own, left).flatten()[keys], slope[keys], already
+                    _cost(aim, target, raw, left).flatten()[keys], slope[keys], already
                 )
-                found = torch.zeros_like(own).flatten().scatter(0, keys, best).view_as(own)
-                found = found.where(found > _NONE, 0.0)
-                found *= own.sum(1, keepdim=True) / found.sum(1, keepdim=True)
-            way = partial(torch.lerp, start, found)
-            share, given = _confirmed(lambda at, way=way: change(way(at)), allowed)
-            if share and _left_over(aim, way(share), own, left) < _left_over(aim, rows, own, left):
-                rows, measured = way(share), given
+                target = torch.zeros_like(raw).flatten().scatter(0, keys, best).view_as(raw)
+                target = target.where(target > _NONE, 0.0)
+                target *= raw.sum(1, keepdim=True) / target.sum(1, keepdim=True)
+            way = partial(torch.lerp, start, target)
+            share, moved = _confirmed(lambda step, way=way: change(way(step)), allowed)
+            if share and _left_over(aim, way(share), raw, left) < _left_over(aim, rows, raw, left):
+                rows, measured = way(share), moved
             if share == 1:
                 break
         if rows is start or share == part == 1:
@@ -120,28 +120,28 @@ def keep_answer(
         "effect": first.effect,
         "predicted": predicted(rows),
         "measured": measured,
-        "mass_before": (own * left).sum(1).tolist(),
+        "mass_before": (raw * left).sum(1).tolist(),
         "mass_after": (rows * left).sum(1).tolist(),
-        "keys_before": (own > _NONE).sum(1).tolist(),
+        "keys_before": (raw > _NONE).sum(1).tolist(),
         "keys_after": (rows > _NONE).sum(1).tolist(),
     }
     return KeptAnswer(rows, columns)
 
 
-def _cost(aim: Aim, rows: HeadRows, own: HeadRows, left: HeadKeys) -> HeadRows:
+def _cost(aim: Aim, rows: HeadRows, raw: HeadRows, left: HeadKeys) -> HeadRows:
     """Return what each weight costs near some rows, for an aim."""
     if aim == "sparsest":
         return _LITTLE / (rows + _LITTLE)
     if aim == "farthest":
-        return own.sqrt().double() if rows is own else (rows < own).double()
+        return raw.sqrt().double() if rows is raw else (rows < raw).double()
     return left.double()
 
 
-def _left_over(aim: Aim, rows: HeadRows, own: HeadRows, left: HeadKeys) -> float:
+def _left_over(aim: Aim, rows: HeadRows, raw: HeadRows, left: HeadKeys) -> float:
     """Return how much rows have of what an aim is to make small."""
     if aim == "sparsest":
         return float((rows > _NONE).sum())
-    return float((torch.minimum(rows, own) if aim == "farthest" else rows[left]).sum())
+    return float((torch.minimum(rows, raw) if aim == "farthest" else rows[left]).sum())
 
 
 def in_row(heads: Sequence[Head], query: int, rows: HeadRows | None) -> dict[Address, Any]:
@@ -149,29 +149,30 @@ def in_row(heads: Sequence[Head], query: int, rows: HeadRows | None) -> dict[Add
     if rows is None:
         return {}
     return {
-        one.address: Rows([query], row[None].double()) for one, row in zip(heads, rows, strict=True)
+        head.address: Rows([query], row[None].double())
+        for head, row in zip(heads, rows, strict=True)
     }
 
 
-def _left(own: HeadRows, named: Sequence[int]) -> HeadKeys:
+def _left(raw: HeadRows, named: Sequence[int]) -> HeadKeys:
     """Return which keys are to be left: the named ones, or of each head those that hold most of its attention."""
     if named:
-        return torch.isin(torch.arange(own.shape[1]), torch.tensor(named)).expand_as(own)
-    order = own.argsort(1, descending=True)
-    before = own.gather(1, order).cumsum(1) - own.gather(1, order)
-    return torch.zeros_like(own, dtype=torch.bool).scatter(1, order, before < LARGEST)
+        return torch.isin(torch.arange(raw.shape[1]), torch.tensor(named)).expand_as(raw)
+    order = raw.argsort(1, descending=True)
+    before = raw.gather(1, order).cumsum(1) - raw.gather(1, order)
+    return torch.zeros_like(raw, dtype=torch.bool).scatter(1, order, before < LARGEST)
 
 
 def _confirmed(change: Callable[[float], float], allowed: float) -> tuple[float, float]:
     """Return the largest step found, up to 1, whose change is allowed, and that change."""
-    if (given := change(1.0)) <= allowed:
-        return 1.0, given
+    if (moved := change(1.0)) <= allowed:
+        return 1.0, moved
     low, high, kept = 0.0, 1.0, 0.0
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        given = change(middle)
-        if given <= allowed:
-            low, kept = middle, given
+        moved = change(middle)
+        if moved <= allowed:
+            low, kept = middle, moved
         else:
             high = middle
     return low, kept
@@ -188,19 +189,19 @@ def _near(
     Raises:
         InputError: If heads do not see the same keys at this row.
     """
-    seen = [seen_keys(one, query) for one in heads]
-    if not all(torch.equal(one, seen[0]) for one in seen):
+    visible = [seen_keys(head, query) for head in heads]
+    if not all(torch.equal(mask, visible[0]) for mask in visible):
         raise InputError(
             "all heads of a row together need heads that see the same keys; these differ (sliding windows, "
             "or several kinds of attention). Choose layers= that agree (--layers)."
         )
-    own = torch.stack([one.row(query) for one in heads])
+    raw = torch.stack([head.row(query) for head in heads])
     if answer is None:
         kept = of_layer(heads, 0, query, torch.finfo(torch.float64).eps)
         return replace(kept, of_head=kept.of_head | True), torch.zeros_like(kept.row)
     sites = answer.lens.sites(answer.item)
     root, slopes = answer.linearised(
-        [(find_site(sites, *one.address), one.head) for one in heads],
+        [(find_site(sites, *head.address), head.head) for head in heads],
         query,
         in_row(heads, query, rows),
     )
@@ -208,14 +209,14 @@ def _near(
     left, sizes, _ = svd(root.flatten(0, 1))
     needed = sizes > FLOAT32_EPS * sizes[:1].clamp_min(1e-300)
     blocks = (left * sizes)[:, needed].unflatten(0, root.shape[:2])
-    whole = torch.stack(
-        [one.values.double() @ block for one, block in zip(heads, blocks, strict=True)]
+    values = torch.stack(
+        [head.values.double() @ block for head, block in zip(heads, blocks, strict=True)]
     )
-    space = joint_space(whole, seen[0], FLOAT32_EPS * max(whole.shape[1:]))
-    row = (own if rows is None else rows).flatten()
+    space = joint_space(values, visible[0], FLOAT32_EPS * max(values.shape[1:]))
+    row = (raw if rows is None else rows).flatten()
     every, effect = torch.ones_like(row, dtype=torch.bool), None
     if rows is None:
-        effect = answer.change(in_row(heads, query, torch.zeros_like(own)))
+        effect = answer.change(in_row(heads, query, torch.zeros_like(raw)))
     kept = KeptOutcome(heads[0].projected, row, space, every, 1.0, effect, answer)
-    rising = [head.values.double() @ one for head, one in zip(heads, slopes, strict=True)]
+    rising = [head.values.double() @ slope for head, slope in zip(heads, slopes, strict=True)]
     return kept, torch.cat(rising)

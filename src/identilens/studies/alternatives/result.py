@@ -144,7 +144,7 @@ class Alternatives(Result):
     }
 
     @property
-    def found(self) -> pl.DataFrame:
+    def solved(self) -> pl.DataFrame:
         """The rows of the table whose alternative was found."""
         return self.table.drop_nulls("mean_total_variation")
 
@@ -154,7 +154,7 @@ class Alternatives(Result):
 
     def summary(self) -> Finding:
         """Return the finding: how many maps have alternatives, how far these go, and what the model makes of them."""
-        rows = self.found
+        rows = self.solved
         kept = rows.drop_nulls("outcome")
         if len(kept):
             return self._of_answers(kept)
@@ -203,7 +203,7 @@ class Alternatives(Result):
     def viewer_maps(self) -> list[TokenMap]:
         """Return raw, effective and alternative attention of the alternatives, as far as a page contains them."""
         left, maps = MAP_BUDGET, []
-        for row in self.found.iter_rows(named=True):
+        for row in self.solved.iter_rows(named=True):
             # What does not fit is not read.
             left -= map_characters(3 * BITS * row["n_query"] * row["n_key"]) + _WORDS
             names = {

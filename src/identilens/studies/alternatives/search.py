@@ -117,11 +117,11 @@ def realisable(
 def shared_map(heads: Sequence[Head], number: int) -> SoftmaxMap:
     """Return the attention of heads that share their keys as a function of all their queries and these keys."""
     maps = [
-        softmax_map(one.queries, one.keys, one.projected, one.scaling, one.visible, one.bias)
-        for one in heads
+        softmax_map(head.queries, head.keys, head.projected, head.scaling, head.visible, head.bias)
+        for head in heads
     ]
-    n, biases = len(heads[0].queries), [one.bias for one in heads if one.bias is not None]
-    vectors = torch.cat([*(one.queries for one in heads), heads[0].keys]).double()
+    n, biases = len(heads[0].queries), [head.bias for head in heads if head.bias is not None]
+    vectors = torch.cat([*(head.queries for head in heads), heads[0].keys]).double()
     coordinates = QueriesAndKeys(
         vectors.flatten(),
         n * len(heads),
@@ -131,7 +131,7 @@ def shared_map(heads: Sequence[Head], number: int) -> SoftmaxMap:
     )
     return SoftmaxMap(
         coordinates,
-        torch.cat([one.visible for one in maps]),
-        sum((one.kept for one in maps), ()),
+        torch.cat([part.visible for part in maps]),
+        sum((part.kept for part in maps), ()),
         slice(n * number, n * (number + 1)),
     )

@@ -50,10 +50,10 @@ class AlternativeSettings(HeadSettings):
 
     def check(self) -> None:
         """Check that there is one tolerance, which belongs to the outcome."""
-        given = tolerances(self.tolerance or ("float32",), self.outcome, "float32")
-        if len(given) > 1:
+        read = tolerances(self.tolerance or ("float32",), self.outcome, "float32")
+        if len(read) > 1:
             raise SettingError("tolerance", "with a single value", self.tolerance)
-        if self.outcome == "layer" and not given[0].size:
+        if self.outcome == "layer" and not read[0].size:
             raise SettingError("tolerance", "above 0 for the output of a layer", self.tolerance)
         if self.realisable and self.queries:
             raise SettingError(

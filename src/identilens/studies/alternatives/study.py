@@ -78,9 +78,9 @@ class AlternativeStudy(TextStudy[AlternativeSettings, Alternatives]):
         super().__init__(lens, texts, settings)
         # Heads whose rows change together: of a text, of a layer of a text, or each by itself.
         shared = 1 if settings.together else 3 if settings.outcome == "layer" else 4
-        places = [place for text in range(len(self.items)) for place in self.places(text)]
+        places = [slot for text in range(len(self.items)) for slot in self.places(text)]
         groups = groupby(
-            places, lambda one: (one.text, one.site.kind, one.site.layer, one.head)[:shared]
+            places, lambda slot: (slot.text, slot.site.kind, slot.site.layer, slot.head)[:shared]
         )
         self.parts = [list(group) for _, group in groups]
         # Of the current text: the run with the model's own weights, and the answer.
@@ -90,27 +90,27 @@ class AlternativeStudy(TextStudy[AlternativeSettings, Alternatives]):
     def run(self, part: int) -> Output:
         """Return the rows and matrices of one head, or of heads whose rows change together, on one text."""
         apart = self.settings.outcome == "head"
-        found = (self._apart if apart else self._together)(self.parts[part])
-        return Output.joined([Output(filled(Alternatives.schema, {})), *found])
+        outputs = (self._apart if apart else self._together)(self.parts[part])
+        return Output.joined([Output(filled(Alternatives.schema, {})), *outputs])
 
     def _apart(self, places: Sequence[Place]) -> Iterator[Output]:
         """Yield the tables of a head with alternatives of its own output."""
-        [place], asked = places, self.settings.queries
-        item = self.items[place.text]
-        rows = self.requested(item, place, asked) if asked else None
+        [slot], asked = places, self.settings.queries
+        item = self.items[slot.text]
+        rows = self.requested(item, slot, asked) if asked else None
         if rows != []:
-            head = self.read(item, place, rows).on_processor()
-            yield self._tables(place, head, self._alternatives(place, head))
+            head = self.read(item, slot, rows).on_processor()
+            yield self._tables(slot, head, self._alternatives(slot, head))
 
     def _tables(
-        self, place: Place, head: Head, found: Iterable[tuple[Found, ModelRun | None]]
+        self, slot: Place, head: Head, pairs: Iterable[tuple[Found, ModelRun | None]]
     ) -> Output:
-        rows, item = [], self.items[place.text]
-        whole = head.rows is None
-        kept = {"raw": head.attention, "effective": head.effective} if whole else {}
-        for alternative, run in found:
-            if place.text not in self._plain:
-                self._plain = {place.text: self.lens.substitute({}, item)}
+        rows, item = [], self.items[slot.text]
+        full = head.rows is None
+        kept = {"raw": head.attention, "effective": head.effective} if full else {}
+        for alternative, run in pairs:
+            if slot.text not in self._plain:
+                self._plain = {slot.text: self.lens.substitute({}, item)}
             weights = alternative.weights
             distance = None if weights is None else total_variation(head.attention, weights)
             if alternative.answer and distance is not None:
@@ -118,7 +118,7 @@ class AlternativeStudy(TextStudy[AlternativeSettings, Alternatives]):
             far = alternative.name == "far"
             rows.append(
                 {
-                    **place.row,
+                    **slot.row,
                     "alternative": alternative.name,
                     "n_query": len(head.queries if alternative.answer else head.attention),
                     "n_key": len(head.keys),
@@ -132,16 +132,16 @@ class AlternativeStudy(TextStudy[AlternativeSettings, Alternatives]):
                     "logit_rank": logit_rank(head, weights),
                     "dimension": alternative.dimension,
                     "formula": alternative.formula,
-                    **put_back(self._plain[place.text], run),
+                    **put_back(self._plain[slot.text], run),
                     **{name: alternative.answer.get(name) for name in ANSWER},
                     "note": alternative.note,
                 }
             )
-            kept |= alternative.tensors() if whole else {}
+            kept |= alternative.tensors() if full else {}
         return Output(
             {"table": table_of(Alternatives.schema["table"], rows)},
-            {place.key(name): tensor for name, tensor in kept.items()},
-            {place.text: self.tokens(item, head)},
+            {slot.key(name): tensor for name, tensor in kept.items()},
+            {slot.text: self.tokens(item, head)},
         )
 
     def _together(self, places: Sequence[Place]) -> Iterator[Output]:
@@ -152,41 +152,43 @@ class AlternativeStudy(TextStudy[AlternativeSettings, Alternatives]):
         if not asked:
             return
         rows = asked if item.length > _MAPS else None
-        heads = [self.read(item, place, rows) for place in places]
+        heads = [self.read(item, slot, rows) for slot in places]
         names = self.tokens(item, heads[0])
         layer = settings.outcome == "layer"
         if text not in self._answers and not layer:
             self._answers = {text: asked_answer(self.lens, item, settings, names, text)}
         answer = None if layer else self._answers[text]
         keys = names[sides(heads[0].kind, names).key]
-        named = [at for one in settings.keys or () for at in named_places(keys, one, text)]
+        named = [key for words in settings.keys or () for key in named_places(keys, words, text)]
         tolerance, *_ = tolerances(settings.tolerance, settings.outcome, "float32")
         for query, aim in product(asked, settings.aim):
-            found = keep_answer(answer, heads, query, tolerance, named, aim)
-            run = self.lens.substitute(in_row(heads, query, found.weights), item)
-            columns = found.columns | {"same_top": answer.same_top(run) if answer else None}
-            for at, (place, head, row) in enumerate(zip(places, heads, found.weights, strict=True)):
+            kept = keep_answer(answer, heads, query, tolerance, named, aim)
+            run = self.lens.substitute(in_row(heads, query, kept.weights), item)
+            columns = kept.columns | {"same_top": answer.same_top(run) if answer else None}
+            for number, (slot, head, row) in enumerate(
+                zip(places, heads, kept.weights, strict=True)
+            ):
                 weights = head.attention.clone()
                 weights[head.row_index(query)] = row
-                own = {
-                    name: value[at] if isinstance(value, list) else value
+                cells = {
+                    name: value[number] if isinstance(value, list) else value
                     for name, value in columns.items()
                 }
                 name = f"{'layer' if layer else 'answer'}_{aim}_{query}"
-                alternative = Found(name, weights, answer=own)
-                yield self._tables(place, head, [(alternative, run)])
+                alternative = Found(name, weights, answer=cells)
+                yield self._tables(slot, head, [(alternative, run)])
 
-    def _alternatives(self, place: Place, head: Head) -> Iterator[tuple[Found, ModelRun | None]]:
+    def _alternatives(self, slot: Place, head: Head) -> Iterator[tuple[Found, ModelRun | None]]:
         """Yield each alternative with what the model gives when it is put back."""
-        item, settings = self.items[place.text], self.settings
-        seed = settings.seed * 1_000_003 + 7919 * place.text + 101 * head.layer + head.head
+        item, settings = self.items[slot.text], self.settings
+        seed = settings.seed * 1_000_003 + 7919 * slot.text + 101 * head.layer + head.head
         generator = torch.Generator().manual_seed(seed % 2**63)
         for alternative in alternatives_of(head, settings.starts, generator):
             yield alternative, self._with_weights(head, item, alternative)
         if settings.realisable:
             layer = self.lens.layer(item, head.layer, head.kind)
             first = head.head - head.head % head.group
-            group = [layer.head(first + at).on_processor() for at in range(head.group)]
+            group = [layer.head(first + number).on_processor() for number in range(head.group)]
             alternative = realisable(group, head.head - first, settings.distance, generator)
             yield alternative, self._with_weights(head, item, alternative)
 
@@ -194,8 +196,8 @@ class AlternativeStudy(TextStudy[AlternativeSettings, Alternatives]):
         if alternative.weights is None:
             return None
         rows = range(len(head.queries)) if head.rows is None else head.rows
-        given = Rows(rows, alternative.weights)
-        return self.lens.substitute({head.address: given}, item)
+        changed = Rows(rows, alternative.weights)
+        return self.lens.substitute({head.address: changed}, item)
 
 
 alternatives = study_function(AlternativeStudy, "alternatives")
@@ -233,6 +235,7 @@ def put_back(plain: ModelRun, changed: ModelRun | None) -> Row:
 
 def _relative(before: Float[Tensor, "*rows d"], after: Float[Tensor, "*rows d"]) -> float:
     sizes, moves = (
-        torch.linalg.vector_norm(one, dim=-1) for one in (wide(before), wide(after) - wide(before))
+        torch.linalg.vector_norm(tensor, dim=-1)
+        for tensor in (wide(before), wide(after) - wide(before))
     )
     return float((moves / sizes.clamp_min(1e-12)).max())

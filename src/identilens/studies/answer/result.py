@@ -166,8 +166,8 @@ class Answers(Result):
             marks = {name: Mark(name, "", None) for name in (TEMPLATE, SO_FAR)}
             for number, fact in enumerate(facts.filter(text=text).to_dicts()):
                 name, needed = fact["segment"], (fact["times"] or 0) >= _NEEDED
-                seen = needed or fact["lo"] is None or fact["lo"] >= _CERTAIN
-                colour = number % _SHOWN if seen else None
+                shown = needed or fact["lo"] is None or fact["lo"] >= _CERTAIN
+                colour = number % _SHOWN if shown else None
                 marks[name] = Mark(name, chr(ord("A") + number), colour, needed)
                 shares[name] = ", ".join(said(_FACTS, fact))
             title = f"The {'prompt of' if asked else 'answer to'} text {text}"

@@ -87,17 +87,17 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         for number, chat in enumerate(read_chats(chats)):
             prompt = read_prompt(lens.tokenizer, chat, number)
             # A given answer is tokenised by itself.
-            given = lens.tokenizer.encode(chat.answer or "", add_special_tokens=False)
-            tokens = len(prompt.ids) + (len(given) or settings.max_new_tokens)
+            answer = lens.tokenizer.encode(chat.answer or "", add_special_tokens=False)
+            tokens = len(prompt.ids) + (len(answer) or settings.max_new_tokens)
             limit = position_limit(lens.model.config) or tokens
             if tokens > limit:
                 raise InputError(
                     f"conversation {number}: prompt and answer have up to {tokens} tokens, the model has {limit} "
                     "positions. Shorten the prompt, or the answer (max_new_tokens=...)."
                 )
-            if given:
-                answer_segments(lens.tokenizer, prompt, given, number)
-            self.parts.append((prompt, given))
+            if answer:
+                answer_segments(lens.tokenizer, prompt, answer, number)
+            self.parts.append((prompt, answer))
         self._sites = lens.sites(lens.read([self.parts[0][0].ids])[0])
         if not lens.model.can_generate() or any(site.kind != "decoder" for site in self._sites):
             raise UnsupportedModelError(
@@ -115,11 +115,11 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
 
     def run(self, part: int) -> Output:
         """Return the attention of one answer."""
-        lens, settings, (prompt, given) = self.lens, self.settings, self.parts[part]
-        answer = given or self._generated(prompt.ids)
+        lens, settings, (prompt, answer) = self.lens, self.settings, self.parts[part]
+        answer = answer or self._generated(prompt.ids)
         ids, first, count = [*prompt.ids, *answer], len(prompt.ids), len(answer)
-        own = answer_segments(lens.tokenizer, prompt, answer, part)
-        segments, names = [*prompt.segments, *own], lens.reader.names(ids)
+        segments = [*prompt.segments, *answer_segments(lens.tokenizer, prompt, answer, part)]
+        names = lens.reader.names(ids)
         # Row t − 1, whose output predicts token t, is that of token t.
         queries = range(first - 1, len(ids) - 1)
         rows = [{"text": part, "query": query, "query_token": names[query]} for query in queries]
@@ -149,8 +149,8 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
             "answer": [*unknown, *range(count)],
             "probability": [*unknown, *likely],
         }
-        found = {"positions": pl.DataFrame(positions), "needed": removed}
-        return Output({"table": pl.concat(frames), **found})
+        shown = pl.DataFrame(positions)
+        return Output({"table": pl.concat(frames), "positions": shown, "needed": removed})
 
     def _generated(self, ids: Sequence[int]) -> Sequence[int]:
         """Return the answer by the model's own ``generate`` and cache, a stop token included."""

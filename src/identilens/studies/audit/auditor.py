@@ -154,13 +154,13 @@ class Auditor:
         numbers = tuple(call.index for call in calls)
         if numbers not in self._factors:
             self._factors[numbers] = OutputFactor.of(*(site.fixed_projection for site in sites))
-        factor, settings, site = self._factors[numbers], self.settings, sites[0]
-        for places, cut in self._alike(site, calls):
-            texts = [self._batch[place] for place in places]
+        factor, settings, first = self._factors[numbers], self.settings, sites[0]
+        for places, cut in self._alike(first, calls):
+            texts = [self._batch[row] for row in places]
             cut_calls = [call.only(places, *cut) for call in calls]
             queries, keys = (
                 [
-                    self._sequence(text, sides(site.kind, self.items[text].tokens)[end], size)
+                    self._sequence(text, sides(first.kind, self.items[text].tokens)[end], size)
                     for text in texts
                 ]
                 for end, size in enumerate(cut)
@@ -172,7 +172,7 @@ class Auditor:
                 if not asked:
                     continue
                 cut_calls = [call.rows(asked) for call in cut_calls]
-                queries = [_Sequence([names[at] for at in asked], types[asked])]
+                queries = [_Sequence([names[query] for query in asked], types[asked])]
             layer = LayerBatch(
                 texts,
                 sites,
@@ -191,13 +191,13 @@ class Auditor:
             counts = {name: getattr(layer, name) for name in sizes}
             counts["d_model"] = factor.d_model
             columns = scalars(measures).split(len(texts) * layer.heads, 1)
-            for number, one in enumerate(sites):
+            for number, site in enumerate(sites):
                 self._certify(layer, number, measures, asked)
                 types = self.type_names, asking, received[:, number]
-                self._received.append(partial(received_frame, one, *types))
-                rank = {"stacked_rank": one.stacked_rank}
+                self._received.append(partial(received_frame, site, *types))
+                rank = {"stacked_rank": site.stacked_rank}
                 tokens = [side.tokens for side in keys]
-                frame = partial(layer_frame, texts, one, counts | rank, columns[number], tokens)
+                frame = partial(layer_frame, texts, site, counts | rank, columns[number], tokens)
                 self._layers.append((cut_calls[number].index, frame))
                 self._matrices |= _matrices(texts[0], layer, number, measures)
 
@@ -209,18 +209,20 @@ class Auditor:
         They have one length and one pattern of visible keys. Texts of which more than scalars is kept stand alone.
         """
         call = calls[0]
-        seen = None if call.mask is None or call.mask.shape[0] == 1 else call.visible()
+        visible = None if call.mask is None or call.mask.shape[0] == 1 else call.visible()
         waiting: dict[tuple[tuple[int, int], bytes | None], list[int]] = {}
-        for place, text in enumerate(self._batch):
-            cut = self._lengths.of(place, site.kind, call)
+        for row, text in enumerate(self._batch):
+            cut = self._lengths.of(row, site.kind, call)
             pattern = (
-                None if seen is None else seen[place, : cut[0], : cut[1]].cpu().numpy().tobytes()
+                None
+                if visible is None
+                else visible[row, : cut[0], : cut[1]].cpu().numpy().tobytes()
             )
             drawn = self.settings.queries or self._sampled(text, site, cut[0])
             if drawn or text in self.keep | self.means:
-                yield [place], cut
+                yield [row], cut
             else:
-                waiting.setdefault((cut, pattern), []).append(place)
+                waiting.setdefault((cut, pattern), []).append(row)
         held = sum(map(_held, calls)) // len(self._batch)
         for (cut, _), places in waiting.items():
             for some in blocks(len(places), held, call.value.device):
@@ -242,10 +244,10 @@ class Auditor:
             queries = self._sampled(text, site, layer.n_query)
             if not queries:
                 continue
-            places = [asked[at] for at in queries]
+            places = [asked[query] for query in queries]
             for row in certain_rows(*layer.rows(number, queries), places, of_heads.tolist()):
-                at = Place(text, site, row["head"]).row
-                self._certain.append((layer.calls[number].index, at | row))
+                head = Place(text, site, row["head"]).row
+                self._certain.append((layer.calls[number].index, head | row))
 
     def _read_sequence(self, text: int, name: str, positions: int) -> _Sequence:
         """Return a sequence of a text."""
@@ -284,9 +286,9 @@ def _matrices(
         raw, effective = measures.maps
         kept |= {"raw": raw, "effective": effective, "values": projector.compact}
         if not isinstance(projector, FullRows):
-            ranks, seen = projector.row_ranks(), projector.visible
+            ranks, visible = projector.row_ranks(), projector.visible
             kept |= {"row_rank": ranks, "row_nullity": projector.sizes + layer.has_sink - ranks}
-            kept["visible"] = seen.expand(len(ranks), -1, -1)
+            kept["visible"] = visible.expand(len(ranks), -1, -1)
     unproven = layer.unproven(number) if kept else ()
     return {
         str(MatrixKey(text, site.layer, head, site.kind, name)): tensor[number * layer.heads + head]
@@ -318,13 +320,13 @@ def type_names(special_tokens: Sequence[str]) -> tuple[str, ...]:
 def token_types(tokens: Sequence[str], names: Sequence[str]) -> Float[Tensor, "token type"]:
     """Return the type of each token as a one-hot row, float64."""
     index = {name: position for position, name in enumerate(names)}
-    found = [
+    types = [
         index.get(token, index[PUNCTUATION if token.strip(_MARKS) in (".", ",") else OTHER])
         for token in tokens
     ]
     if FIRST in index:
-        found[:1] = [index[FIRST]]
-    return torch.nn.functional.one_hot(torch.tensor(found, dtype=torch.int64), len(names)).double()
+        types[:1] = [index[FIRST]]
+    return torch.nn.functional.one_hot(torch.tensor(types, dtype=torch.int64), len(names)).double()
 
 
 def scalars(measures: LayerMeasures) -> Float[Tensor, "measure head"]:
@@ -359,7 +361,7 @@ def layer_frame(
             **columns,
             "text": [text for text in texts for _ in range(site.heads)],
             "head": [*range(site.heads)] * len(texts),
-            "sink_token": [names[place] for names, place in sinks],
+            "sink_token": [names[key] for names, key in sinks],
         }
     )
 

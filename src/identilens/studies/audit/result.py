@@ -294,14 +294,14 @@ class Audit(Result):
         kept = kept_maps(self.table, self.matrices).filter(text=text)
         if kind is not None:
             kept = kept.filter(kind=kind)
-        place = kept.with_row_index().filter(layer=layer, head=head)["index"]
-        if place.is_empty():
+        index = kept.with_row_index().filter(layer=layer, head=head)["index"]
+        if index.is_empty():
             raise InputError(
                 f"the map of text {text}, layer {layer}, head {head} was not saved. Save maps with examples= "
                 "or matrices=True."
             )
         maps = page_maps(kept, self.matrices, self.tokens)
-        maps[place[0]] = replace(maps[place[0]], interest=inf)
+        maps[index[0]] = replace(maps[index[0]], interest=inf)
         return MapView(maps)
 
     def notebook_maps(self) -> Sequence[TokenMap]:

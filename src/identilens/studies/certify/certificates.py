@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +87,7 @@ class CertificateFile:
 
     def write(self, file: Path) -> None:
         """Write the file."""
-        numbers = {one.name: getattr(self.certificate, one.name) for one in fields(Certificate)}
+        numbers = {name: getattr(self.certificate, name) for name in _SIZES}
         write_bytes(file, tensor_bytes(numbers, **{_NAME: json.dumps(self.said)}))
 
     def sentences(self) -> str:
@@ -95,7 +95,7 @@ class CertificateFile:
         certificate, told = self.certificate, self.said
         proven = certificate.proven()
         counted = enumerate(certificate.functional.tolist())
-        of = ", ".join(f"{one:g} times key {key}" for key, one in counted if one)
+        of = ", ".join(f"{factor:g} times key {key}" for key, factor in counted if factor)
         verdict = verdict_of(told["sign"], told["bound"], *proven.tolist())
         numbers = {
             **told,

@@ -172,10 +172,10 @@ class Certainty(Result):
         )
         first = pl.col("token").alias("first in every alternative")
         tops = self.weights.select(*PLACE, first, certified_top="key")
-        whole = self.rows.drop("gap", "query_token").join(
+        named = self.rows.drop("gap", "query_token").join(
             tops, on=[*PLACE, "certified_top"], how="left", maintain_order="left"
         )
-        return rows.join(whole.drop("certified_top"), on=PLACE, maintain_order="left")
+        return rows.join(named.drop("certified_top"), on=PLACE, maintain_order="left")
 
     def plot_map(self, layer: int, head: int, text: int = 0, kind: Kind | None = None) -> AnyChart:
         """Return the map of a head, a column of a paper wide, with a frame around each weight that is certain.
@@ -202,12 +202,12 @@ class Certainty(Result):
             )
         certain = pl.when(pl.col("verdict").is_in(VERDICTS[:2])).then("value")
         weights, marked = (
-            torch.tensor(one.pivot("key", index="query", values="value").drop("query").to_numpy())
-            for one in (rows, rows.with_columns(value=certain))
+            torch.tensor(table.pivot("key", index="query", values="value").drop("query").to_numpy())
+            for table in (rows, rows.with_columns(value=certain))
         )
         queries, keys = (
-            rows.unique(place, maintain_order=True)[token].to_list()
-            for place, token in (("query", "query_token"), ("key", "token"))
+            rows.unique(column, maintain_order=True)[token].to_list()
+            for column, token in (("query", "query_token"), ("key", "token"))
         )
         about = [f"text {text}, tolerance {tolerance}", "framed: certain"]
         title = {"text": f"L{layer}H{head}", "subtitle": about}
@@ -219,14 +219,14 @@ class Certainty(Result):
             pl.col("query").n_unique()
         )
         several = heads.filter(pl.col("query") > 1).drop("query").head(_MAPS)
-        return {_MAP.format(**one): self.plot_map(**one) for one in several.to_dicts()}
+        return {_MAP.format(**head): self.plot_map(**head) for head in several.to_dicts()}
 
     def summary(self) -> Finding:
         """Return the first claim or source, what is certain at the first tolerance, and what it rests on."""
         tolerance, outcome = self.table["tolerance"][0], self.rows["outcome"][0]
-        own, queries = self.rows.filter(tolerance=tolerance), self.by_query()
-        rows, exact = (queries.filter(tolerance=one) for one in (tolerance, "0"))
-        first, answers = rows.row(0, named=True), own["answer"].unique()
+        facts, queries = self.rows.filter(tolerance=tolerance), self.by_query()
+        rows, exact = (queries.filter(tolerance=size) for size in (tolerance, "0"))
+        first, answers = rows.row(0, named=True), facts["answer"].unique()
         [mean] = rows.select(pl.col("certain_mass", *VERDICTS).mean()).to_dicts()
         large, small, *free, _ = (mean[verdict] for verdict in VERDICTS)
         normed = normed_heads(self.provenance["model"])
@@ -246,7 +246,7 @@ class Certainty(Result):
             "who": _name(first) if len(rows) == 1 else f"{len(rows):,} rows on average",
             "least": ratio.min(),
             "most": ratio.max(),
-            "few": ONLY_FEW if len(exact) and not own["simplex_nullity"].max() else None,
+            "few": ONLY_FEW if len(exact) and not facts["simplex_nullity"].max() else None,
             "normed": normed,
             **self._claimed(tolerance),
         }
@@ -291,11 +291,11 @@ class Certainty(Result):
         )
         percent = pl.format("{}", (100 * value).round().cast(pl.Int64))
         for row in self.weights.partition_by(PLACE, maintain_order=True)[:most]:
-            at = row.row(0, named=True)
-            kept = exactness(at["tolerance"], at["outcome"])
+            first = row.row(0, named=True)
+            kept = exactness(first["tolerance"], first["outcome"])
             lines.append(
                 marked_line(
-                    f"text {at['text']}, {visible_text(_name(at))}: outcome kept {kept}",
+                    f"text {first['text']}, {visible_text(_name(first))}: outcome kept {kept}",
                     row.select("token", mark="verdict", value=percent, note=note),
                     _MARKS,
                     dict.fromkeys(VERDICTS, ""),

@@ -134,31 +134,31 @@ def certified_rows(
     Raises:
         NumericalError: A program whose answer cannot be certified.
     """
-    count, claims, found = len(allowed[0]), claims or [{}] * len(rows), []
+    count, claims, tables = len(allowed[0]), claims or [{}] * len(rows), []
     # So many rows together as the products of their columns easily fit.
-    each = 4 * count * max(one.space.kept.numel() * one.space.rank for one in rows)
+    each = 4 * count * max(row.space.kept.numel() * row.space.rank for row in rows)
     for part in blocks(len(rows), each, rows[0].row.device):
-        some = [one for one in rows[part] for _ in range(count)]
-        changes = [change for own in allowed[part] for change in own]
+        some = [row for row in rows[part] for _ in range(count)]
+        changes = [change for sizes in allowed[part] for change in sizes]
         programs = row_programs(some, changes)
         ends = programs.ends()
         met, top = programs.farthest(ends), programs.top(ends).tolist()
         lengths = programs.length(met)
-        asked = [one for one in claims[part] for _ in range(count)]
+        asked = [costs for costs in claims[part] for _ in range(count)]
         proven = certified(some, programs, asked, certificates=certificates)
         # Radii are found for the smallest change: what is not determined there is so for no larger one.
-        least = [count * at + own.index(min(own)) for at, own in enumerate(allowed[part])]
+        least = [count * row + sizes.index(min(sizes)) for row, sizes in enumerate(allowed[part])]
         reached = met.new_full((len(least), 2, len(programs.keys)), torch.nan)
         if radii:
             reached = row_radii(programs, ends, torch.tensor(least, device=met.device))
         for number, kept in enumerate(some):
-            own = programs.asked[number]
+            mask = programs.asked[number]
             row, visible = kept.row[kept.of_head], kept.space.visible[kept.of_head]
-            farthest = torch.zeros_like(row).masked_scatter(visible, met[number, own])
-            radius = kept.change(reached[number // count][:, own])
-            lo, hi = ends.lo[number, own], ends.hi[number, own]
+            farthest = torch.zeros_like(row).masked_scatter(visible, met[number, mask])
+            radius = kept.change(reached[number // count][:, mask])
+            lo, hi = ends.lo[number, mask], ends.hi[number, mask]
             weights = _weights(kept.values, row, visible, lo, hi, radius, tokens)
-            whole = {
+            columns = {
                 "allowed": changes[number],
                 "effect": kept.effect,
                 "cast": kept.answer and kept.answer.cast,
@@ -169,8 +169,8 @@ def certified_rows(
                 "certified_top": None if top[number] < 0 else top[number] % len(row),
                 "gap": float(ends.gap[number]),
             }
-            found.append({"table": weights + proven[number], "rows": [whole]})
-    return found
+            tables.append({"table": weights + proven[number], "rows": [columns]})
+    return tables
 
 
 def _weights(
@@ -219,21 +219,23 @@ def row_radii(
 
     NaN where it is not even with the allowed one, whose ends are given: also of any larger.
     """
-    weight, lo, hi, own = (one[rows] for one in (programs.inside, ends.lo, ends.hi, programs.asked))
-    even = (-FLOOR / own.sum(1, keepdim=True)).expand_as(weight)
+    weight, lo, hi, asked = (
+        tensor[rows] for tensor in (programs.inside, ends.lo, ends.hi, programs.asked)
+    )
+    even = (-FLOOR / asked.sum(1, keepdim=True)).expand_as(weight)
     limits = torch.stack([(1 - WITHIN) * weight, -(1 + WITHIN) * weight, even], 1)
     held = torch.stack([lo, -hi, -hi], 1) >= limits
     held[:, :2] &= held[:, :2].all(1, keepdim=True)
-    open_, limits = (held & own[:, None]).flatten(1), limits.flatten(1)
-    found = torch.full_like(limits, torch.nan)
+    open_, limits = (held & asked[:, None]).flatten(1), limits.flatten(1)
+    radii = torch.full_like(limits, torch.nan)
     while open_.any():
         part, which = some_of(open_, max(1, NUMBERS // weight.numel()))
         costs = programs.units(which % weight.shape[1])
         costs = costs.where((which < weight.shape[1])[..., None], -costs)
         reached = programs.radius(costs, limits[part].gather(1, which), rows[part])
-        found[part] = found[part].scatter(1, which, reached)
+        radii[part] = radii[part].scatter(1, which, reached)
         open_[part] = open_[part].scatter(1, which, False)
-    lower, upper, negligible = found.unflatten(1, (3, -1)).unbind(1)
+    lower, upper, negligible = radii.unflatten(1, (3, -1)).unbind(1)
     return torch.stack([torch.minimum(lower, upper), negligible], 1)
 
 
@@ -254,13 +256,13 @@ def certified(
     for number, (kept, claims) in enumerate(zip(rows, functionals, strict=True)):
         if not claims:
             continue
-        own, given = programs.asked[number], torch.stack([*claims.values()]).to(inside)
-        costs[number, : len(claims), own] = given[:, programs.keys[own] % kept.values.keys]
+        asked, stacked = programs.asked[number], torch.stack([*claims.values()]).to(inside)
+        costs[number, : len(claims), asked] = stacked[:, programs.keys[asked] % kept.values.keys]
         limits[number, : len(claims)] = limits.new_tensor([claim.bound for claim in claims])
     values = (costs @ inside[..., None])[..., 0]
     lo, hi, _ = programs.between(costs)
     signs = 2.0 * (lo > limits) - 1.0
-    reached, found = lo, []
+    reached, results = lo, []
     if any(claim.sign for claims in functionals for claim in claims):
         every = torch.arange(len(rows), device=lo.device)
         reached = programs.radius(signs[..., None] * costs, signs * limits + ORDER_MARGIN, every)
@@ -270,17 +272,17 @@ def certified(
         for claim, cost, numbers in zip(
             claims, costs[number], torch.stack(columns, 1).tolist(), strict=False
         ):
-            one: Row = dict(zip(("value", "lo", "hi", "radius"), numbers, strict=True))
+            row: Row = dict(zip(("value", "lo", "hi", "radius"), numbers, strict=True))
             if certificates:
-                one["certificate"] = programs.certificate(number, cost)
-                one["lo"], one["hi"] = one["certificate"].ends.tolist()
-            verdict = claim.verdict(one["lo"], one["hi"])
-            one |= {"functional": claim.words, "verdict": verdict}
+                row["certificate"] = programs.certificate(number, cost)
+                row["lo"], row["hi"] = row["certificate"].ends.tolist()
+            verdict = claim.verdict(row["lo"], row["hi"])
+            row |= {"functional": claim.words, "verdict": verdict}
             if verdict not in (TRUE, FALSE):
-                one["radius"] = None
-            proven.append(one)
-        found.append(proven)
-    return found
+                row["radius"] = None
+            proven.append(row)
+        results.append(proven)
+    return results
 
 
 def proven_rows(
@@ -297,15 +299,17 @@ def proven_rows(
         NumericalError: A program whose answer cannot be certified.
     """
     kept = of_rows(pairs)
-    found = [
-        certified(kept, row_programs(kept, [one.size] * len(kept)), functionals)
-        for one in tolerances
+    results = [
+        certified(kept, row_programs(kept, [tolerance.size] * len(kept)), functionals)
+        for tolerance in tolerances
     ]
     rows = []
     for number, (head, row) in enumerate(pairs):
-        place = {"layer": head.layer, "head": head.head, "kind": head.kind, "row": row}
-        for tolerance, proven in zip(tolerances, found, strict=True):
-            rows += [{**place, "tolerance": tolerance.name, **one} for one in proven[number]]
+        columns = {"layer": head.layer, "head": head.head, "kind": head.kind, "row": row}
+        for tolerance, proven in zip(tolerances, results, strict=True):
+            rows += [
+                {**columns, "tolerance": tolerance.name, **result} for result in proven[number]
+            ]
     return pl.DataFrame(rows)
 
 
@@ -332,8 +336,8 @@ def layer_functionals(
     words = pl.DataFrame({"functional": [claim.words for claim in functionals]})
     every = pl.DataFrame(places).join(numbered, how="cross").join(words, how="cross")
     frames = [every.with_columns(value=values)]
-    place = seed, text, layer.site.layer, layer.site.kind
-    if drawn := drawn_rows(*place, len(heads) * len(rows), bounded):
+    seeds = seed, text, layer.site.layer, layer.site.kind
+    if drawn := drawn_rows(*seeds, len(heads) * len(rows), bounded):
         pairs = [(heads[number // len(rows)], number % len(rows)) for number in drawn]
         proven = proven_rows(pairs, [functionals] * len(pairs), tolerances)
         frames.append(proven.join(numbered, on="row", maintain_order="left"))
@@ -378,9 +382,9 @@ def certain_rows(
     )
     columns = allowed.new_zeros(len(names), *allowed.shape)
     for space, some, keys in shared_spaces(T, len(queries), visible):
-        place = slice(None), some[..., None], keys
-        on_sink = sink[:, None].expand_as(weights)[place].flatten(0, 1)
-        inside, moved = weights[place].flatten(0, 1), allowed[:, some].flatten(0, 1)
+        index = slice(None), some[..., None], keys
+        on_sink = sink[:, None].expand_as(weights)[index].flatten(0, 1)
+        inside, moved = weights[index].flatten(0, 1), allowed[:, some].flatten(0, 1)
         lower, slopes = least_weights(space, inside, 0 * moved)
         mass = lower.sum(-1).clamp_max(1.0)
         # What proves the exact ends bounds what is left of them where the output is rounded.
@@ -392,8 +396,8 @@ def certain_rows(
             rounded[heads] = ends.sum(-1).where(loose[heads], rounded[heads])
         most = -optima_of(space, inside, -on_sink[..., None, :], 0 * moved).bounds[..., 0]
         sums = (inside * on_sink).sum(-1), (lower * on_sink).sum(-1)
-        found = torch.stack([mass, torch.minimum(rounded, mass), *sums, most])
-        columns[:, :, some] = found.unflatten(1, (-1, len(some)))
+        bounds = torch.stack([mass, torch.minimum(rounded, mass), *sums, most])
+        columns[:, :, some] = bounds.unflatten(1, (-1, len(some)))
     listed = dict(zip(names, columns.tolist(), strict=True))
     table = pl.DataFrame({"head": proven, "query": [queries] * len(proven), **listed})
     return table.explode("query", *listed).to_dicts()

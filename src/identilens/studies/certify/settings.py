@@ -44,7 +44,7 @@ class CertifySettings(RowSettings):
     def check(self) -> None:
         """Check that tolerances can be read, and belong to the outcome."""
         read = tolerances(self.tolerance, self.outcome, "float32")
-        if self.outcome == "layer" and any(one.size == 0 for one in read):
+        if self.outcome == "layer" and any(tolerance.size == 0 for tolerance in read):
             raise SettingError(
                 "tolerance",
                 "above 0 for the output of a layer (its exact alternatives are those of the outcome head, if the "
@@ -62,7 +62,7 @@ class CertifySettings(RowSettings):
     def recorded(self) -> dict[str, Any]:
         """Return the settings that change the numbers; claims that were made in Python in words."""
         made = {
-            name: [getattr(one, "recorded", one) for one in getattr(self, name)]
+            name: [getattr(claim, "recorded", claim) for claim in getattr(self, name)]
             for name in ("claim", "segment")
         }
         return {**super().recorded(), **made}

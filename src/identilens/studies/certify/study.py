@@ -102,7 +102,9 @@ class CertifyStudy(TextStudy[CertifySettings, Certainty]):
         self._source = lru_cache(_SOURCES)(self._read_source)
         self._answer = lru_cache(1)(self._read_answer)
         self._tolerances = tolerances(settings.tolerance, settings.outcome, lens.dtype)
-        self._moves = settings.outcome != "head" or any(one.size for one in self._tolerances)
+        self._moves = settings.outcome != "head" or any(
+            tolerance.size for tolerance in self._tolerances
+        )
         if settings.source:
             require_unembedding(lens)
 
@@ -114,7 +116,7 @@ class CertifyStudy(TextStudy[CertifySettings, Certainty]):
     def _parts_of(self, text: int) -> list[list[tuple[Place, int]]]:
         """Return the rows of each part: a few of one layer."""
         parts = []
-        for _, places in groupby(self.places(text), key=lambda place: place.site):
+        for _, places in groupby(self.places(text), key=lambda slot: slot.site):
             places = [*places]
             # Heads of a layer have the same queries, which may take a run of the model to know.
             queries = self.requested(self.items[text], places[0], self.settings.queries)
@@ -138,7 +140,7 @@ class CertifyStudy(TextStudy[CertifySettings, Certainty]):
         tokens = names[side.key]
         spelling = Spelling.of(item, side.key, tokens)
         answer, words = self._answer(text, site.kind) if settings.outcome in UNITS else (None, None)
-        pairs = [(layer[place.head], query) for place, query in self.parts[part]]
+        pairs = [(layer[slot.head], query) for slot, query in self.parts[part]]
         claims = []
         for head, query in pairs:
             head.refuse_sink()
@@ -147,14 +149,14 @@ class CertifyStudy(TextStudy[CertifySettings, Certainty]):
             if settings.source:
                 claims[-1] |= row_sources(row, *self._source(text, query))
         kept = kept_outcomes(settings.outcome, pairs, layer, answer)
-        allowed = [[one.allowed(each) for each in self._tolerances] for one in kept]
+        allowed = [[row.allowed(each) for each in self._tolerances] for row in kept]
         written = settings.certificates
         rows = iter(certified_rows(kept, tokens, allowed, claims, certificates=written))
         tables: dict[str, list[Row]] = {name: [] for name in SCHEMA}
         for number, tolerance in product(range(len(pairs)), self._tolerances):
-            place, query = self.parts[part][number]
-            at = {
-                **place.row,
+            slot, query = self.parts[part][number]
+            labels = {
+                **slot.row,
                 "query": query,
                 "query_token": names[side.query][query],
                 "tolerance": tolerance.name,
@@ -163,20 +165,19 @@ class CertifyStudy(TextStudy[CertifySettings, Certainty]):
             }
             certified = next(rows)
             if written:
-                self._write(certified["table"], claims[number], at)
-            for name, own in certified.items():
-                tables[name] += [{**at, **one} for one in own]
-        return Output(filled(SCHEMA, {name: [own] for name, own in tables.items()}))
+                self._write(certified["table"], claims[number], labels)
+            for name, proven in certified.items():
+                tables[name] += [{**labels, **row} for row in proven]
+        return Output(filled(SCHEMA, {name: [table] for name, table in tables.items()}))
 
-    def _write(self, rows: Sequence[Row], claims: Collection[Claim], at: Row) -> None:
+    def _write(self, rows: Sequence[Row], claims: Collection[Claim], labels: Row) -> None:
         """Write the certificates of a row's claims, and note their files."""
-        head = {name: at[name] for name in HEAD}
-        place = MatrixKey(**head, name=f"query{at['query']}")
-        where = _PLACE.format(**at, model=self._model)
-        kept = {"outcome": at["outcome"], "tolerance": at["tolerance"], "where": where}
-        last = at["tolerance"].replace("%", "percent")
+        key = MatrixKey(**{name: labels[name] for name in HEAD}, name=f"query{labels['query']}")
+        kept = {name: labels[name] for name in ("outcome", "tolerance")}
+        kept["where"] = _PLACE.format(**labels, model=self._model)
+        last = labels["tolerance"].replace("%", "percent")
         for number, (claim, row) in enumerate(zip(claims, rows[-len(claims) :], strict=False)):
-            name = f"{FOLDER}/{place}.claim{number}.{last}.safetensors"
+            name = f"{FOLDER}/{key}.claim{number}.{last}.safetensors"
             words = {name: getattr(claim, name) for name in ("words", "subject", "sign", "bound")}
             CertificateFile(row["certificate"], words | kept).write(self.folder / name)  # pyright: ignore
             row["certificate"] = name
@@ -193,9 +194,9 @@ class CertifyStudy(TextStudy[CertifySettings, Certainty]):
         lens, asked = self.lens, self.settings.source
         stream = read_stream(lens, self.items[text], query)
         likely = int(stream.logits.argmax())
-        tokens = [likely if one == "most likely" else token_of(lens, one) for one in asked]
+        tokens = [likely if words == "most likely" else token_of(lens, words) for words in asked]
         names = token_names(lens.tokenizer, tokens) if lens.tokenizer else map(str, tokens)
-        directions = [stream.direction(one)[0] for one in tokens]
+        directions = [stream.direction(token)[0] for token in tokens]
         signs = torch.tensor([1.0, -1.0][: len(tokens)], dtype=torch.float64)
         return signs @ torch.stack(directions), " − ".join(map(repr, names))
 

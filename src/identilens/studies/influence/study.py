@@ -92,7 +92,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         item, settings = self.items[part], self.settings
         answer = self._answer(item, part)
         places = self.places(part)
-        rows = [place.row for place in places]
+        rows = [slot.row for slot in places]
         numbers = range(len(rows))
         if settings.directions:
             estimates = head_estimates(answer, self.chosen, settings.directions, settings.seed)
@@ -112,12 +112,12 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         }
         parts: dict[str, list[Any]] = {name: [] for name in Influence.schema}
         for number, (change, gains), mean in zip(numbers, changes, means, strict=True):
-            place = places[number]
+            slot = places[number]
             rows[number] |= {**change, "effect_of_mean": mean}
             if answer.following:
-                parts["answer_tokens"].append({**place.row, **tokens, "log_change": gains})
+                parts["answer_tokens"].append({**slot.row, **tokens, "log_change": gains})
             if settings.queries is not None:
-                parts["hidden_keys"].append([*self._keys(answer, place)])
+                parts["hidden_keys"].append([*self._keys(answer, slot)])
         if settings.without:
             ids = [*item.tensors["input_ids"].tolist(), *answer.following]
             spelling = Spelling.of(item, "encoder", item.tokens["encoder"])
@@ -147,14 +147,14 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             )
             for ids in self.decisions
         ]
-        return max(meant, key=lambda one: float(one.likelihoods(one.unchanged).sum()))
+        return max(meant, key=lambda answer: float(answer.likelihoods(answer.unchanged).sum()))
 
-    def _keys(self, answer: Answer, place: Place) -> Iterator[Row]:
+    def _keys(self, answer: Answer, slot: Place) -> Iterator[Row]:
         """Yield the effect of each key with a weight in the rows that were named."""
         item = answer.item
-        head = self.read(item, place)
+        head = self.read(item, slot)
         tokens, side = self.tokens(item, head), sides(head.kind, item.tokens)
-        for query in self.requested(item, place, self.settings.queries):
+        for query in self.requested(item, slot, self.settings.queries):
             row = head.attention[query]
             shares = norm_share(row[None], head.projected_for(query))[0].tolist()
             for key in row.nonzero()[:, 0].tolist():
@@ -165,7 +165,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
                     hidden = answer.replaced({head.address: Rows([query], others[None] / left)})
                     change, _ = _removal(answer, hidden, answer.unchanged)
                 yield {
-                    **place.row,
+                    **slot.row,
                     "query": query,
                     "query_token": tokens[side.query][query],
                     "key": key,

@@ -78,10 +78,10 @@ def invert(
             nearest.add(tokens, batch)
         met.append((float(nearest.distances[0, 0]), nearest.separation(), nearest.states[0]))
         ids = torch.cat([ids, nearest.ids[0, :1]])
-    distances, margins, found = zip(*met, strict=True)
+    distances, margins, decoded = zip(*met, strict=True)
     # The text that was found runs once more, without a cache: what differs is noise of the forward pass.
     again = candidates.read(ids[None])[0][0, -len(met) :].cpu().double()
-    moved = float((again - torch.stack(found)).norm(dim=1).max())
+    moved = float((again - torch.stack(decoded)).norm(dim=1).max())
     below = [distance + moved < margin for distance, margin in zip(distances, margins, strict=True)]
     text = tuple(ids[-len(met) :].tolist())
     return Inverted(

@@ -45,7 +45,7 @@ class InversionSettings(Settings):
     def check(self) -> None:
         """Check that every noise can be read, and write it in one way."""
         read = resolve_name("identilens.measures.tokens.margins:Noise").read
-        names = dict.fromkeys(read(given).name for given in self.noise)
+        names = dict.fromkeys(read(text).name for text in self.noise)
         object.__setattr__(self, "noise", tuple(names))
         if not (names or self.bits):
             raise SettingError("noise", "with at least one value", ())

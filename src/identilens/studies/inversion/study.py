@@ -156,7 +156,7 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
         self,
         nearest: Sequence[Nearest],
         batches: Batches,
-        own: int,
+        token: int,
         texts: Callable[[Tensor], Tensor],
     ) -> Iterator[Row]:
         """Yield the nearest candidate but the own one by layer: its number, half its distance, and the forward noise.
@@ -165,9 +165,9 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
         candidates to the states with each noise.
         """
         for numbers, candidates in batches:
-            for one, states in zip(nearest, candidates, strict=True):
-                one.add(numbers, states)
-        rivals = [one.rival(own) for one in nearest]
+            for kept, states in zip(nearest, candidates, strict=True):
+                kept.add(numbers, states)
+        rivals = [kept.rival(token) for kept in nearest]
         again = self.candidates.read(texts(torch.tensor([rival.id for rival in rivals])))
         for number, (layer, rival) in enumerate(zip(self.candidates.layers, rivals, strict=True)):
             state = again[number][number].flatten()[-len(rival.state) :].double()
@@ -176,7 +176,7 @@ class InversionStudy(TextStudy[InversionSettings, Inversion]):
                 "layer": layer,
                 "rival": rival.id,
                 "margin": rival.margin,
-                "moved": max(moved, nearest[number].distance_to(own)),
+                "moved": max(moved, nearest[number].distance_to(token)),
                 "decoded": nearest[number].ids[1:, 0].tolist(),
             }
 

@@ -12,8 +12,8 @@ from identilens.charts.cells import heat
 from identilens.charts.kit import BOX, Charts, boxes, choose, lines
 from identilens.charts.views import View
 from identilens.errors import InputError
-from identilens.measures.mixing import neighbours, own, rollout, tracking
-from identilens.measures.mixing.own import own_contributions
+from identilens.measures.mixing import neighbours, rollout, tracking
+from identilens.measures.mixing.own import box_statistics, boxes_by_tag, own_contributions
 from identilens.measures.mixing.tracking import find_token
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import table_of
@@ -200,7 +200,7 @@ class Mixing(Result):
     @cached_property
     def own_boxes(self) -> pl.DataFrame:
         """Boxes of own contributions with the share not their own largest (Fig. 3a, 3b)."""
-        return own.box_statistics(self.own())
+        return box_statistics(self.by_token())
 
     @cached_property
     def neighbours(self) -> pl.DataFrame:
@@ -220,8 +220,8 @@ class Mixing(Result):
     @cached_property
     def speech(self) -> pl.DataFrame:
         """Boxes by part of speech (Fig. 26–37): tags are those of the source; without rows where there are none."""
-        source = self.own().filter(kind=self.kinds[0])
-        return own.boxes_by_tag(source, self.tags) if len(self.tags) else pl.DataFrame()
+        source = self.by_token().filter(kind=self.kinds[0])
+        return boxes_by_tag(source, self.tags) if len(self.tags) else pl.DataFrame()
 
     @cached_property
     def class_context(self) -> pl.DataFrame:
@@ -242,8 +242,8 @@ class Mixing(Result):
     def near(self) -> pl.DataFrame:
         """Context by relative position up to `NEAR`, with an empty row for the own token, which is no context."""
         near = self.positions.filter(pl.col("offset").abs() <= NEAR)
-        own = near.select("kind", "layer", offset=0).unique(maintain_order=True)
-        return pl.concat([near, own], how="diagonal_relaxed")
+        centre = near.select("kind", "layer", offset=0).unique(maintain_order=True)
+        return pl.concat([near, centre], how="diagonal_relaxed")
 
     def array(
         self, text: int, kind: str | None = None, measure: Measure = "contribution"
@@ -271,7 +271,7 @@ class Mixing(Result):
         rows = self.token_names.filter(text=text, kind=self._kind(kind), side=side)
         return rows.sort("position")["token"].to_list()
 
-    def own(self) -> pl.DataFrame:
+    def by_token(self) -> pl.DataFrame:
         """Return what each token contributes to its own hidden state; see `own_contributions`."""
         return own_contributions(self.table, self.token_names)
 
@@ -299,23 +299,23 @@ class Mixing(Result):
         kind, settings = self.kinds[0], self.provenance["settings"]
         share = (pl.col("standard_error") / pl.col("contribution")).median()
         error = self.table.filter(pl.col("contribution") > 0).select(share).item()
-        own, beside, rollouts = (
+        kept, beside, rollouts = (
             frame.filter(kind=kind).sort("layer")
             for frame in (self.own_boxes, self.positions, self.correlation)
         )
         next_to = beside.filter(pl.col("offset").abs() == 1)
         shares = next_to.group_by("layer", maintain_order=True).agg(pl.col("share").sum())["share"]
-        known = rollouts.filter(pl.col("pairs") == "context", pl.col("layer") == own["layer"][-1])
+        known = rollouts.filter(pl.col("pairs") == "context", pl.col("layer") == kept["layer"][-1])
         return Finding.of(
             _FINDING,
             _TILES,
             kind=kind,
-            first=own["layer"][0],
-            last=own["layer"][-1],
-            tokens=own["tokens"][0],
-            own_first=own["median"][0],
-            own_last=own["median"][-1],
-            not_largest=own["not_largest"][-1],
+            first=kept["layer"][0],
+            last=kept["layer"][-1],
+            tokens=kept["tokens"][0],
+            own_first=kept["median"][0],
+            own_last=kept["median"][-1],
+            not_largest=kept["not_largest"][-1],
             next_first=shares.first(),
             next_last=shares.last(),
             typical_error=error,
@@ -330,8 +330,8 @@ class Mixing(Result):
         for position in positions:
             state = f"{position}: {names[position]}"
             rows = tracking.track_token(self.table, self.token_names, position, text)
-            own = pl.col("position") == position
-            frames.append(rows.with_columns(own.alias("own"), state=pl.lit(state)))
+            rows = rows.with_columns(own=pl.col("position") == position, state=pl.lit(state))
+            frames.append(rows)
         rows = pl.concat(frames).with_columns(input=pl.format("{}: {}", "position", "token"))
         most = rows.sort("contribution", descending=True, maintain_order=True).unique(
             "position", keep="first", maintain_order=True
@@ -358,7 +358,7 @@ class Mixing(Result):
         if len(self.tracked):
             return self.tracked["text"][0], [self.tracked["position"][0]]
         last = pl.col("layer") == pl.col("layer").max()
-        tokens = self.own().filter(last, kind=self.kinds[0], text=0).sort("contribution")
+        tokens = self.by_token().filter(last, kind=self.kinds[0], text=0).sort("contribution")
         named = ~pl.col("token").is_in(_SPECIAL) & pl.col("token").str.contains(r"\p{L}{3}")
         words = tokens.filter(named)["position"].to_list() or tokens["position"].to_list()
         return 0, list(dict.fromkeys([words[0], words[-1]]))

@@ -70,7 +70,7 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
                 [next(iter(item.tokens.values()), ()) for item in self.items], settings.track
             )
         maps = [HiddenMap(self.lens, self.items[0], source) for source in sources(self.lens)]
-        available = {label.layer for one in maps for label in one.outputs}
+        available = {label.layer for hidden in maps for label in hidden.outputs}
         chosen = self.settings.layers
         missing = sorted(set(chosen or ()) - available)
         if missing or chosen == ():
@@ -101,9 +101,16 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
                 kinds: list[Kind] = [label.kind for label in hidden.outputs]
                 for kind in dict.fromkeys(kinds):
                     sides = {"hidden": hidden.tokens(kind), "input": hidden.tokens()}
-                    for side, own in sides.items():
-                        at = {"text": part, "kind": kind, "side": side}
-                        names.append({**at, "position": range(len(own)), "token": own})
+                    for side, tokens in sides.items():
+                        names.append(
+                            {
+                                "text": part,
+                                "kind": kind,
+                                "side": side,
+                                "position": range(len(tokens)),
+                                "token": tokens,
+                            }
+                        )
         except NumericalError as error:
             raise NumericalError(f"text {part}: {error}") from error
         known = shaped(Mixing.schema["token_names"], names)
@@ -128,8 +135,8 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
         """Yield the squared norms of layers, with the positions of the hidden tokens that they are of."""
         settings = self.settings
         chosen = [
-            (at, label)
-            for at, label in enumerate(hidden.outputs)
+            (index, label)
+            for index, label in enumerate(hidden.outputs)
             if settings.layers is None or label.layer in settings.layers
         ]
         probes = settings.sketch_probes or DEFAULT_PROBES
@@ -137,16 +144,16 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
         if settings.queries:
             asked = None if settings.method == "exact" else probes
             options: dict[str, Any] = {"seed": seed, "at_once": hidden.passes_at_once}
-            for at, label in chosen:
-                for place in asked_places(hidden.tokens(label.kind), settings.queries):
+            for index, label in chosen:
+                for query in asked_places(hidden.tokens(label.kind), settings.queries):
                     norms = output_norms(
-                        lambda inputs, at=at: hidden(inputs)[at],
+                        lambda inputs, index=index: hidden(inputs)[index],
                         hidden.inputs,
-                        place,
+                        query,
                         probes=asked,
                         **options,
                     )
-                    yield label, [place], norms
+                    yield label, [query], norms
             return
         norms = jacobian_norms(
             hidden,
@@ -156,16 +163,16 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
             seed=seed,
             at_once=hidden.at_once,
         )
-        for at, label in chosen:
-            yield label, range(len(norms[at].squares)), norms[at]
+        for index, label in chosen:
+            yield label, range(len(norms[index].squares)), norms[index]
 
     def _tagged(self, texts: Any) -> pl.DataFrame | None:
         """Return the tags of texts of a treebank, which are in memory; None for others and for single positions."""
         pair = isinstance(texts, tuple) and len(self.items) == 1
-        given = [texts] if pair or isinstance(texts, str) else texts
-        if self.settings.queries or not isinstance(given, list):
+        listed = [texts] if pair or isinstance(texts, str) else texts
+        if self.settings.queries or not isinstance(listed, list):
             return None
-        entries = [parts_of(text) for text in given]
+        entries = [parts_of(text) for text in listed]
         if not any(isinstance(part, TaggedText) for parts in entries for part in parts):
             return None
         if self.settings.max_length is not None:
@@ -188,7 +195,9 @@ def _layer_table(
     shares = contributions(norms.squares, norms.variances, norms.freedom, norms.deviations)
     hidden, inputs = np.indices(norms.squares.shape).reshape(2, -1)
     raw, effective = (
-        (None, None) if rollout is None else (one[label.layer - 1, list(places)] for one in rollout)
+        (None, None)
+        if rollout is None
+        else (part[label.layer - 1, list(places)] for part in rollout)
     )
     matrices = {
         "contribution": shares.shares,
@@ -199,7 +208,8 @@ def _layer_table(
         "effective_rollout": effective,
     }
     flat = {
-        name: None if one is None else one.flatten().cpu().numpy() for name, one in matrices.items()
+        name: None if part is None else part.flatten().cpu().numpy()
+        for name, part in matrices.items()
     }
     columns = {
         "text": text,

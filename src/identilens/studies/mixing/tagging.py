@@ -38,8 +38,8 @@ def tag_tokens(
         read = tokenizer(*parts, return_offsets_mapping=True, verbose=False)
         names = tokenizer.convert_ids_to_tokens(read["input_ids"])
         tokens = zip(names, read.sequence_ids(0), read["offset_mapping"], strict=True)
-        for position, (name, part, place) in enumerate(tokens):
-            tag = name if part is None else _tag_at(words[part], *place)
+        for position, (name, part, span) in enumerate(tokens):
+            tag = name if part is None else _tag_at(words[part], *span)
             rows.append({"text": number, "position": position, "tag": tag})
     return pl.DataFrame(rows, schema=TAG_COLUMNS)
 

@@ -92,8 +92,8 @@ class PatternScores(Result):
         for end, word in (("hi", POSSIBLE), ("score", CALLED), ("lo", IDENTIFIED)):
             state = pl.when(pl.col(end) >= limit).then(pl.lit(word)).otherwise(state)
         layer, head = pl.col("layer"), pl.col("head")
-        place = layer * (head.max() + 1) + head
-        return means.with_columns(state=state, name=pl.format("L{}H{}", layer, head), place=place)
+        name = pl.format("L{}H{}", layer, head)
+        return means.with_columns(state=state, name=name, place=layer * (head.max() + 1) + head)
 
     def counts(self) -> pl.DataFrame:
         """Return how many heads each pattern calls, and how many of these in every alternative."""

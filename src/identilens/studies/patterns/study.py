@@ -63,20 +63,20 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
 
     def __init__(self, lens: Lens, texts: Any, settings: PatternSettings) -> None:
         super().__init__(lens, texts, settings)
-        self.given = len(self.items)
+        self.entered = len(self.items)
         self.patterns = [pattern(name) for name in settings.pattern or PATTERNS]
         if settings.repeated:
             entries = [*self.items.entries, *lens.read(self._repeated())]
             self.items = self.parts = Items(lens, entries, settings.max_length)
         places = ((site.layer, head, site.kind) for site, head in self.chosen)
-        self._scored = {place for place in places if "cross" not in place}
+        self._scored = {address for address in places if "cross" not in address}
         self.tolerances = settings.read_tolerances(lens.dtype)
 
     def _repeated(self) -> list[list[int]]:
         """Return random sequences, each twice in a row, that begin as the first text does."""
         settings, special = self.settings, getattr(self.lens.tokenizer, "all_special_ids", [])
         size = self.lens.model.config.get_text_config().vocab_size
-        usual = torch.tensor([one for one in range(size) if one not in special])
+        usual = torch.tensor([token for token in range(size) if token not in special])
         generator = torch.Generator().manual_seed(settings.seed)
         shape = _SEQUENCES, settings.repeated
         drawn = usual[torch.randint(len(usual), shape, generator=generator)].tolist()
@@ -87,7 +87,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         """Return the scores of all heads on one text."""
         item, rows = self.items[part], []
         [text] = self.lens.capture(item, weights=True)
-        corpus = "texts" if part < self.given else "repeated"
+        corpus = "texts" if part < self.entered else "repeated"
         for number, layer in enumerate(text.layers):
             heads = [head for head in layer.heads if head.address in self._scored]
             for head in heads:
@@ -111,7 +111,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
     def _drawn(self, part: int, item: Item, head: Head) -> Mapping[int, Functionals]:
         """Return the patterns of each row that is drawn for one; heads of a layer have the same."""
         names = self.tokens(item, head)[sides(head.kind, item.tokens).query]
-        place = self.settings.seed, part, head.layer, head.kind
+        seeds = self.settings.seed, part, head.layer, head.kind
         rows = [
             functionals_of(self.patterns, ClaimRow(head, query, names, part))
             for query in range(len(names))
@@ -119,7 +119,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         drawn: dict[int, dict[Claim, Tensor]] = {}
         for claim in self.patterns:
             queries = [query for query, held in enumerate(rows) if claim in held]
-            for number in drawn_rows(*place, len(queries), self.settings.rows):
+            for number in drawn_rows(*seeds, len(queries), self.settings.rows):
                 query = queries[number]
                 drawn.setdefault(query, {})[claim] = rows[query][claim]
         return drawn
@@ -135,7 +135,7 @@ class PatternStudy(TextStudy[PatternSettings, PatternScores]):
         means = scored.group_by(of, maintain_order=True).agg(
             pl.col("lo", "hi").mean(), rows=pl.len(), score=pl.col("value").mean()
         )
-        order = pl.Enum([one.name for one in self.tolerances])
+        order = pl.Enum([tolerance.name for tolerance in self.tolerances])
         return means.sort("head", pl.col("tolerance").cast(order), maintain_order=True)
 
 

@@ -37,10 +37,10 @@ _NAME = pl.format(
 
 def end_maps(matrices: Matrices, text: int, name: str) -> dict[Address, Tensor]:
     """Return the maps of all heads of a text that have a name."""
-    keys = {one: MatrixKey.parse(one) for one in matrices}
+    keys = {label: MatrixKey.parse(label) for label in matrices}
     return {
-        (key.layer, key.head, key.kind): matrices[one]  # pyright: ignore[reportReturnType] of a kind
-        for one, key in keys.items()
+        (key.layer, key.head, key.kind): matrices[label]  # pyright: ignore[reportReturnType] of a kind
+        for label, key in keys.items()
         if key and (key.text, key.name) == (text, name)
     }
 
@@ -177,13 +177,13 @@ class Rollouts(Result):
         Raises:
             InputError: If they were not saved.
         """
-        found = end_maps(self.matrices, text, f"{end}{target}")
-        if not found:
+        maps = end_maps(self.matrices, text, f"{end}{target}")
+        if not maps:
             raise InputError(
                 f"there are no maps for end {end!r} of target {target} of text {text}; run with witnesses=True "
                 "(--witnesses), name the target by its position, and the end as 'lo' or 'hi'."
             )
-        return found
+        return maps
 
     def summary(self) -> Finding:
         """Return the widest interval, and how many values and orders are fixed, for the first tolerance."""
@@ -237,11 +237,12 @@ class Rollouts(Result):
         targets = self.witnesses.select("text", "target", "token").unique(maintain_order=True)
         for text, target, token in targets.iter_rows():
             raw, least, most = (
-                end_maps(self.matrices, text, one) for one in ("raw", f"lo{target}", f"hi{target}")
+                end_maps(self.matrices, text, name)
+                for name in ("raw", f"lo{target}", f"hi{target}")
             )
             [names] = self.tokens[text].values()
-            for head, own in raw.items():
-                layers = {"raw": own, "least": least[head], "most": most[head]}
+            for head, weights in raw.items():
+                layers = {"raw": weights, "least": least[head], "most": most[head]}
                 interest = float((most[head] - least[head]).abs().sum())
                 choices = {
                     "text": text,

@@ -95,7 +95,7 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
         ]
         maps = [torch.stack([rows.weights for rows in layer]).mean(0) for layer in heads]
         n = len(maps[0])
-        if any(one.shape != (n, n) for one in maps):
+        if any(weights.shape != (n, n) for weights in maps):
             raise _several_stacks(self.lens)
         tokens = self.tokens(self.items[part], layers[0][0])
         [names] = tokens.values()
@@ -104,14 +104,16 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
         )
         # Equal weights reach every token that a query can see.
         equal = torch.ones_like(maps[0])
-        alike = [equal if one.visible is None else one.visible.to(equal) for one, *_ in heads]
-        values, reach = (attention_rollout(torch.stack(one))[-1][queries] for one in (maps, alike))
+        alike = [equal if rows.visible is None else rows.visible.to(equal) for rows, *_ in heads]
+        values, reach = (
+            attention_rollout(torch.stack(chain))[-1][queries] for chain in (maps, alike)
+        )
         text = _Text(names, queries, targets, values, reach > 0)
         tables: dict[str, list[Any]] = {name: [] for name in Rollouts.schema}
         matrices = {}
         # Nothing is asked of a text without the tokens that were named.
         for tolerance in self.tolerances if queries and targets else ():
-            found = rollout_bounds(
+            bounds = rollout_bounds(
                 heads,
                 torch.eye(n).to(equal)[targets],
                 queries=queries,
@@ -119,17 +121,18 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
                 witnesses=settings.witnesses,
                 step=lambda done: self.tell(f"text {part}, {done} of {len(layers)} layers"),
             )
-            frames = text.tables(found)
+            frames = text.tables(bounds)
             if settings.witnesses and not matrices:
-                moved, matrices = self._put_back(part, every, text, found)
+                moved, matrices = self._put_back(part, every, text, bounds)
                 frames["witnesses"] = pl.DataFrame(moved)
-            at = {"text": pl.lit(part), "tolerance": pl.lit(tolerance.name)}
             for name, frame in frames.items():
-                tables[name].append(frame.with_columns(**at))
+                tables[name].append(
+                    frame.with_columns(text=pl.lit(part), tolerance=pl.lit(tolerance.name))
+                )
         return Output(filled(Rollouts.schema, tables), matrices, {part: tokens} if matrices else {})
 
     def _put_back(
-        self, part: int, heads: Sequence[Head], text: "_Text", found: RolloutBounds
+        self, part: int, heads: Sequence[Head], text: "_Text", bounds: RolloutBounds
     ) -> tuple[list[Row], dict[str, Tensor]]:
         """Return how far hidden states move when maps that reach an end are put into the model; all maps by name."""
 
@@ -139,15 +142,15 @@ class RolloutStudy(TextStudy[RolloutSettings, Rollouts]):
 
         places = [Place(part, head.site, head.head) for head in heads]
         matrices = {
-            place.key("raw"): head.attention for place, head in zip(places, heads, strict=True)
+            slot.key("raw"): head.attention for slot, head in zip(places, heads, strict=True)
         }
         plain, rows = states({}), []
-        ends = ("lo", found.least_maps or ()), ("hi", found.greatest_maps or ())
+        ends = ("lo", bounds.least_maps or ()), ("hi", bounds.greatest_maps or ())
         for (number, target), (end, reached) in product(enumerate(text.targets), ends):
             replaced: dict[Address, Any] = {}
-            maps = [one.clone() for layer in reached for one in layer[number]]
-            for place, head, one in zip(places, heads, maps, strict=True):
-                replaced[head.address] = matrices[place.key(f"{end}{target}")] = one
+            maps = [weights.clone() for layer in reached for weights in layer[number]]
+            for slot, head, weights in zip(places, heads, maps, strict=True):
+                replaced[head.address] = matrices[slot.key(f"{end}{target}")] = weights
             change = states(replaced) - plain
             moved = float((change.norm(dim=1) / plain.norm(dim=1)).max())
             token = text.names[target]
@@ -174,21 +177,21 @@ class _Text:
     queries: list[int]
     targets: list[int]
     values: Float[Tensor, "query input"]
-    seen: Bool[Tensor, "query input"]
+    visible: Bool[Tensor, "query input"]
 
-    def tables(self, found: RolloutBounds) -> dict[str, pl.DataFrame]:
+    def tables(self, bounds: RolloutBounds) -> dict[str, pl.DataFrame]:
         """Return the rows of the tables ``table`` and ``rows`` at one tolerance.
 
         Ranks are those among the tokens that a query can see.
         """
-        values, lo, hi = self.values, found.lo.mT, found.hi.mT
+        values, lo, hi = self.values, bounds.lo.mT, bounds.hi.mT
         largest, names = values.argmax(1).tolist(), pl.Series(self.names)
-        counts, of_targets = self.seen.sum(1), (slice(None), self.targets)
+        counts, of_targets = self.visible.sum(1), (slice(None), self.targets)
         # A token that a query cannot see has the value 0, and none has less.
         higher = values[:, None] > values[of_targets][:, :, None]
         columns = {
-            "seen": self.seen[of_targets],
-            "value": found.value.mT,
+            "seen": self.visible[of_targets],
+            "value": bounds.value.mT,
             "lo": lo,
             "hi": hi,
             "rank": 1 + higher.sum(2),
@@ -199,17 +202,17 @@ class _Text:
             "tokens": counts.tolist(),
             "largest": largest,
             "token": names[largest],
-            "gap": found.gap,
+            "gap": bounds.gap,
         }
         if len(self.targets) == len(self.names):
             # Which token is above which in every alternative.
             above = lo[:, :, None] > hi[:, None] + ORDER_MARGIN
-            below = (above & self.seen[:, None]).sum(2)
+            below = (above & self.visible[:, None]).sum(2)
             columns["highest_rank"] = 1 + above.sum(1)
             columns["lowest_rank"] = counts[:, None] - below
             rows["certified"] = (columns["lowest_rank"] == 1).any(1).tolist()
         by_query = pl.DataFrame(rows)
         of = pl.DataFrame({"target": self.targets, "token": names[self.targets]})
-        cells = [pl.Series(name, one.flatten().tolist()) for name, one in columns.items()]
+        cells = [pl.Series(name, column.flatten().tolist()) for name, column in columns.items()]
         table = by_query.select("query", "query_token").join(of, how="cross")
         return {"table": table.with_columns(cells).filter("seen"), "rows": by_query}

@@ -47,31 +47,33 @@ def perturbation_rows(
         key = f"{layer.site.kind}.layer{layer.site.layer}"
         if key not in structures or layer.visible is not None:
             continue
-        for one, raw, effective in zip(layer.heads, *structures[key], strict=True):
-            own = one.attention
+        for head, raw, effective in zip(layer.heads, *structures[key], strict=True):
+            before = head.attention
             structure, other = map(positive_structure, (raw, effective))
             drawn = [
                 (name, draw, direction, float(torch.linalg.matrix_norm(direction)))
                 for draw in range(DRAWS)
-                for name, direction in perturbation_directions(own, raw, 1000 * seed + draw).items()
+                for name, direction in perturbation_directions(
+                    before, raw, 1000 * seed + draw
+                ).items()
             ]
             reach = min(size for *_, size in drawn)
             moves = [
-                (name, draw, share, perturbed(own, direction, share * reach if share else size))
+                (name, draw, share, perturbed(before, direction, share * reach if share else size))
                 for name, draw, direction, size in drawn
                 for share in (*SHARES, None)
             ]
-            changes = [Rows(range(len(own)), after) for *_, after in moves]
+            changes = [Rows(range(len(before)), after) for *_, after in moves]
             # Few at once: a forward pass holds the maps of them all.
-            hidden = MapRuns(lens, item, one, batch=8).effects(changes)["hidden"]
+            hidden = MapRuns(lens, item, head, batch=8).effects(changes)["hidden"]
             for (name, draw, share, after), moved in zip(moves, hidden.tolist(), strict=True):
-                change = after - own
+                change = after - before
                 rows.append(
                     {
                         "text": text,
-                        "kind": one.kind,
-                        "layer": one.layer,
-                        "head": one.head,
+                        "kind": head.kind,
+                        "layer": head.layer,
+                        "head": head.head,
                         "perturbation": name,
                         "draw": draw,
                         "share": share,
@@ -83,7 +85,7 @@ def perturbation_rows(
                             )
                         ),
                         "structure_effective": float(structure_norm(change, other)),
-                        "output": one.output_error(after),
+                        "output": head.output_error(after),
                         "hidden": moved,
                     }
                 )

@@ -50,14 +50,14 @@ def norm_correlations(perturbations: pl.DataFrame) -> pl.DataFrame:
     (``whole``). ``output`` is the relative change of the head's own output, which no norm on weights alone can know.
     """
     sized = perturbations.drop_nulls("share")
-    whole = perturbations.filter(pl.col("share").is_null())
+    unsized = perturbations.filter(pl.col("share").is_null())
     # Norms of one size differ by rounding, which ranks would take for differences.
     told = sized.with_columns(pl.col(NORMS).round_sig_figs(9))
     columns = {
         "within_spearman": _correlations(sized, "spearman", *_HEAD),
         "within_pearson": _correlations(sized, "pearson", *_HEAD),
         "same_size_spearman": _correlations(told, "spearman", *_HEAD, "share"),
-        "whole_spearman": _correlations(whole, "spearman", *_HEAD),
+        "whole_spearman": _correlations(unsized, "spearman", *_HEAD),
         "pooled_spearman": _correlations(sized, "spearman"),
         "pooled_pearson": _correlations(sized, "pearson"),
     }

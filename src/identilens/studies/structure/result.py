@@ -168,8 +168,8 @@ class Structure(Result):
         shown = []
         for row in self.table.iter_rows(named=True):
             names = [
-                f"{place} (special)" if place in special else str(place)
-                for place in range(row["length"])
+                f"{position} (special)" if position in special else str(position)
+                for position in range(row["length"])
             ]
             note = "dim R = {dim_r} of {length}.".format(**row)
             for name, words in _SHOWN.items():
@@ -179,7 +179,7 @@ class Structure(Result):
                     f"W at l = {level:.4g}": structure_weights(mean, level),
                     "mean weights": mean,
                 }
-                choices = {one: row[one] for one in ("kind", "layer", "head")}
+                choices = {column: row[column] for column in ("kind", "layer", "head")}
                 choices["weights"] = words
                 shown.append(TokenMap(choices, layers, names, names, note))
         return shown

@@ -110,11 +110,11 @@ class StructureStudy(Study[StructureSettings, Structure]):
         texts = range(len(self.items))
         chunks = [texts[start : start + PART] for start in texts[::PART]]
         self.parts = [
-            *(("first pass: R and representatives", self._first_pass, one) for one in chunks),
-            *(("second pass: texts against R", self._second_pass, one) for one in chunks),
+            *(("first pass: R and representatives", self._first_pass, chunk) for chunk in chunks),
+            *(("second pass: texts against R", self._second_pass, chunk) for chunk in chunks),
             *(
-                ("perturbed weights in the model", self._perturbed, range(place, place + 1))
-                for place in range(settings.perturbed)
+                ("perturbed weights in the model", self._perturbed, range(number, number + 1))
+                for number in range(settings.perturbed)
             ),
         ]
 
@@ -160,7 +160,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
             "clusters": [
                 {
                     "clusters": [*clusters],
-                    "silhouette": [one.silhouette for one in clusters.values()],
+                    "silhouette": [groups.silhouette for groups in clusters.values()],
                     "chosen": [count == self.chosen for count in clusters],
                 }
             ],
@@ -225,9 +225,9 @@ class StructureStudy(Study[StructureSettings, Structure]):
         means = {"raw": (f"clusters{chosen}", chosen), "effective": ("effective", chosen)}
         means |= {name: (name, texts) for name in ("all_raw", "all_effective", "visibility")}
         return {
-            f"{key}.{name}": (self.sums[f"{key}.{own}"] / count).float()
+            f"{key}.{name}": (self.sums[f"{key}.{summed}"] / count).float()
             for key in self._sites
-            for name, (own, count) in means.items()
+            for name, (summed, count) in means.items()
         }
 
     def _heads(self) -> Iterator[Table]:
@@ -252,13 +252,13 @@ class StructureStudy(Study[StructureSettings, Structure]):
         """Yield how far W of k representatives is from that of the next k and of all texts."""
         ladder = sorted(self.clusterings)
         for key, site in self._sites.items():
-            whole = self._cut(key, "all_raw", len(self.items))
-            cut = {one: self._cut(key, f"clusters{one}", one) for one in ladder}
-            for one, following in zip(ladder, [*ladder[1:], None], strict=True):
+            full = self._cut(key, "all_raw", len(self.items))
+            cut = {count: self._cut(key, f"clusters{count}", count) for count in ladder}
+            for count, following in zip(ladder, [*ladder[1:], None], strict=True):
                 columns = {
-                    "clusters": one,
-                    "to_all": _relative(cut[one], whole),
-                    "to_next": following and _relative(cut[one], cut[following]),
+                    "clusters": count,
+                    "to_all": _relative(cut[count], full),
+                    "to_next": following and _relative(cut[count], cut[following]),
                 }
                 yield _of_heads(site, columns)
 
@@ -310,7 +310,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
         before: Sequence[LayerView] = ()
         for text, layers, _ in text_views(self.lens, self.items, texts):
             for layer in layers:
-                for clusters in (one for one, chosen in members.items() if text in chosen):
+                for clusters in (count for count, chosen in members.items() if text in chosen):
                     self.add(layer.key, **{f"clusters{clusters}": layer.weights})
                     if clusters == self.chosen:
                         self.add(layer.key, effective=layer.effective.abs())
@@ -320,8 +320,8 @@ class StructureStudy(Study[StructureSettings, Structure]):
                 )
                 signs = {}
                 if layer.visible is None:
-                    found = vars(efficient_attention(layer.weights, layer.projected))
-                    signs = {name: one for name, one in found.items() if name != "efficient"}
+                    signs = {**vars(efficient_attention(layer.weights, layer.projected))}
+                    del signs["efficient"]
                 columns = {
                     **vars(inside),
                     "text": text,
@@ -332,17 +332,17 @@ class StructureStudy(Study[StructureSettings, Structure]):
                 rows.append(_of_heads(self._sites[layer.key], columns))
             if text % 2 and text // 2 < self.settings.compared_pairs:
                 pairs += [
-                    self._pair(text - 1, one, other)
-                    for one, other in zip(before, layers, strict=True)
-                    if one.visible is None
+                    self._pair(text - 1, view, other)
+                    for view, other in zip(before, layers, strict=True)
+                    if view.visible is None
                 ]
             before = layers
         return {"texts": rows, "pairs": pairs}
 
-    def _pair(self, first: int, one: LayerView, other: LayerView) -> Table:
+    def _pair(self, first: int, view: LayerView, other: LayerView) -> Table:
         """Return what a second text makes of weights that are equivalent under the first."""
         circle = circularity(
-            one.weights, one.projected, other.projected, seed=self.settings.seed + first
+            view.weights, view.projected, other.projected, seed=self.settings.seed + first
         )
         disagree = zip(circle.able.tolist(), circle.disagree(TOLERANCE).tolist(), strict=True)
         columns = {
@@ -356,16 +356,16 @@ class StructureStudy(Study[StructureSettings, Structure]):
             "change_second": circle.second,
             "disagree": [apart if able else None for able, apart in disagree],
         }
-        return _of_heads(self._sites[one.key], columns)
+        return _of_heads(self._sites[view.key], columns)
 
     def _perturbed(self, places: range) -> Mapping[str, Sequence[Any]]:
-        found = [
+        rows = [
             perturbation_rows(
                 self.lens, self.items[text], text, self.structures, self.settings.seed
             )
             for text in self.members(self.chosen)[places.start : places.stop]
         ]
-        return {"perturbations": found}
+        return {"perturbations": rows}
 
 
 def _is_mark(texts: int) -> bool:
@@ -385,7 +385,10 @@ def dimensions(space: Subspace) -> dict[str, Tensor]:
 
 def _of_heads(site: Site, columns: Mapping[str, Any]) -> Table:
     """Return the columns of rows of the heads of a layer."""
-    near = {name: one.cpu() if isinstance(one, Tensor) else one for name, one in columns.items()}
+    near = {
+        name: column.cpu() if isinstance(column, Tensor) else column
+        for name, column in columns.items()
+    }
     return {"kind": site.kind, "layer": site.layer, "head": range(site.heads), **near}
 
 

@@ -111,7 +111,7 @@ def special_positions(lens: Lens, items: Sequence[Item]) -> list[int]:
     places = set(range(len(items[0].tensors["input_ids"])))
     for item in items:
         ids = item.tensors["input_ids"].tolist()
-        places = {place for place in places if ids[place] in special}
+        places = {position for position in places if ids[position] in special}
     return sorted(places)
 
 

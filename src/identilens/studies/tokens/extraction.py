@@ -113,7 +113,7 @@ def read_states(lens: Lens, items: Sequence[Item]) -> list[Float[Tensor, "layer 
             f"{len(items[0].tensors['input_ids'])} tokens; the model shortens its sequences, so its states have no "
             "input token of their own"
         )
-    return [one.cpu().to(torch.promote_types(one.dtype, torch.float32)) for one in states]
+    return [tensor.cpu().to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in states]
 
 
 def _write(

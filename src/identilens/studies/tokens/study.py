@@ -199,14 +199,14 @@ def _score(
     sentences: Sequence[int],
 ) -> Row:
     """Return the look-up over all tokens of the sentences, a chunk of sentences at a time."""
-    found, lengths = [], states.lengths
+    results, lengths = [], states.lengths
     long_enough = [sentence for sentence in sentences if lengths[sentence] > abs(cell.offset)]
     totals = accumulate(lengths[sentence] for sentence in long_enough)
-    chunks = groupby(zip(totals, long_enough, strict=True), lambda one: one[0] // CHUNK_TOKENS)
+    chunks = groupby(zip(totals, long_enough, strict=True), lambda pair: pair[0] // CHUNK_TOKENS)
     for chunk in ([sentence for _, sentence in pairs] for _, pairs in chunks):
         rows = token_rows(lengths, chunk).to(layers.device)
         predicted = probe.transform(layers[tested, rows])
-        found.append(
+        results.append(
             look_up(
                 predicted,
                 layers[cell.target, rows].to(predicted.dtype),
@@ -218,7 +218,7 @@ def _score(
         )
     tokens = pl.col("tokens")
     rates = pl.col("rate", "token_rate", "chance", "token_chance")
-    means = pl.DataFrame(found).select(
+    means = pl.DataFrame(results).select(
         (rates * tokens).sum() / tokens.sum(), pl.col("tokens", "sentences").sum()
     )
     return means.row(0, named=True)

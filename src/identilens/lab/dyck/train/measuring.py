@@ -165,7 +165,7 @@ def head_rows(
         logits = output.logits[..., language.closing]
         return float((logits.argmax(-1) == parsed.top_type[:, :-1])[closing].double().mean())
 
-    whole = accuracy()
+    intact = accuracy()
     shape = weights[0][:, 0].shape
     generators = [seeded(draw) for draw in range(draws)]
     # Exponential variables divided by their sum are even on the simplex.
@@ -181,13 +181,13 @@ def head_rows(
                 what: fmean(accuracy(index, head, pattern) for pattern in some)
                 for what, some in patterns.items()
             }
-            fall = whole - min(fallen.values())
+            fall = intact - min(fallen.values())
             rows.append(
                 {
                     "layer": site.layer,
                     "head": head,
                     **looks,
-                    "accuracy": whole,
+                    "accuracy": intact,
                     **fallen,
                     "largest_fall": fall,
                     "looks": looks["stack_weight"] >= LOOKS,
@@ -298,7 +298,7 @@ def probe_tokens(config: DyckConfig) -> Int[Tensor, " n"]:
 def variation_table(patterns: pl.DataFrame) -> pl.DataFrame:
     """Return the attention variation of every setting, layer and head, in both conventions on the start token."""
     rows, places = [], ["setting", "layer", "head"]
-    for place, of_head in patterns.filter(pl.len().over(places) > 1).group_by(
+    for key, of_head in patterns.filter(pl.len().over(places) > 1).group_by(
         places, maintain_order=True
     ):
         size = of_head["size"][0]
@@ -307,7 +307,7 @@ def variation_table(patterns: pl.DataFrame) -> pl.DataFrame:
             baselines = random_baselines(size, with_start=start, draws=500)
             rows.append(
                 {
-                    **dict(zip(places, place, strict=True)),
+                    **dict(zip(places, key, strict=True)),
                     "with_start": start,
                     **attention_variation(maps, with_start=start),
                     **{name: value for (name, causal), value in baselines.items() if causal},

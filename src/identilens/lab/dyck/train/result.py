@@ -237,9 +237,9 @@ class DyckRuns(Result):
 
     def variation_by_head(self) -> pl.DataFrame:
         """Return the variation without the start token, by setting, layer and head in words."""
-        place = pl.format("{}, layer {}, head {}", "setting", "layer", "head").alias("place")
+        name = pl.format("{}, layer {}, head {}", "setting", "layer", "head").alias("place")
         return self.variation.filter(~pl.col("with_start")).select(
-            place, pl.exclude("with_start", "value", *_PLACE), between_seeds="value"
+            name, pl.exclude("with_start", "value", *_PLACE), between_seeds="value"
         )
 
     def summary(self) -> Finding:
