@@ -240,7 +240,7 @@ class CausalRows(MaskedRows):
         """Return G⁻¹ as in all masked rows, refined where a row needs it: errors of a step are those of G_i alone."""
         refines = bool((self._condition[:, rows] > STEADY).any())
         kept = self._before, self._blocks, self._last, self._steps
-        before, white, last, steps = (self._at(rows, part) for part in kept)
+        before, white, last, steps = (self._of_rows(rows, part) for part in kept)
 
         def solve(blocked: Tensor, until: Tensor) -> Tensor:
             return blocked @ last + ((blocked @ steps.mT) * (1 - until)) @ steps
@@ -261,7 +261,7 @@ class CausalRows(MaskedRows):
 
         return refined, self._full[:, rows]
 
-    def _at(self, rows: slice, blocks: Tensor) -> Tensor:
+    def _of_rows(self, rows: slice, blocks: Tensor) -> Tensor:
         """Return the blocks of some rows, which begin with one."""
         part = slice(rows.start // BLOCK, -(-rows.stop // BLOCK))
         return blocks.unflatten(0, (len(self.white), self._count))[:, part].flatten(0, 1)

@@ -175,7 +175,7 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
         if isinstance(part, str) and part not in text:
             later[name] = part
             continue
-        start, end = _found(part, text, where) if isinstance(part, str) else part
+        start, end = _span(part, text, where) if isinstance(part, str) else part
         if not 0 <= start < end <= len(text):
             raise InputError(
                 f"{where}: expected characters within the {len(text):,} that the model reads; got {start}:{end}."
@@ -207,7 +207,7 @@ def answer_segments(
     text = tokenizer.decode(answer)
     letters = [SO_FAR] * len(text)
     for name, words in prompt.later.items():
-        start, end = _found(words, text, f"conversation {number}, segment {name!r}")
+        start, end = _span(words, text, f"conversation {number}, segment {name!r}")
         letters[start:end] = [name] * (end - start)
     ends = [len(tokenizer.decode(answer[:count])) for count in range(len(answer) + 1)]
     return _of_tokens(letters, text, pairwise(ends), SO_FAR)
@@ -227,7 +227,7 @@ def _of_tokens(
     ]
 
 
-def _found(words: str, text: str, where: str) -> tuple[int, int]:
+def _span(words: str, text: str, where: str) -> tuple[int, int]:
     """Return the characters of words that a text has once."""
     if text.count(words) == 1:
         start = text.index(words)

@@ -33,13 +33,13 @@ class LaterLayers:
         lens.prove_once([item])
         self._lens, self._item, self._options = lens, item, options
         self._sites = lens.sites(item)
-        self._given: dict[nn.Module, list[Any]] = defaultdict(list)
+        self._outputs: dict[nn.Module, list[Any]] = defaultdict(list)
         self._counts: dict[int, int] = {}
         earlier = map(self._earlier, range(len(self._sites)))
         kept = {layers[-1] for layers in earlier if layers}
 
         def note(layer: nn.Module, _inputs: Inputs, output: Any) -> None:
-            self._given[layer].append(output)
+            self._outputs[layer].append(output)
 
         with hooked(kept, after=note):
             self.output = self.run(AttentionCall.run)
@@ -59,7 +59,7 @@ class LaterLayers:
         if number not in self._counts:
             layers, slot, count = self._earlier(number), self._sites[number].slot, 0
             plain = all(site.route is None and not site.gated for site in self._sites)
-            if slot and plain and layers and len(self._given[layers[-1]]) == 1:
+            if slot and plain and layers and len(self._outputs[layers[-1]]) == 1:
                 with self._from(number):
                     again = self.run(AttentionCall.run)
                 name = (
@@ -92,7 +92,7 @@ class LaterLayers:
     def _from(self, number: int) -> Iterator[None]:
         layers, home, ended = self._earlier(number), get_ident(), Event()
         # What the last of them gives is read; the others only need an output of its form.
-        output = self._given[layers[-1]][0]
+        output = self._outputs[layers[-1]][0]
 
         def giving(original: Callable[..., Any]) -> Callable[..., Any]:
             def forward(*args: Any, **kwargs: Any) -> Any:

@@ -31,7 +31,7 @@ def deviation(plain: Any, other: Any, lengths: Lengths, items: Sequence[Item]) -
         if name not in others and "attentions" in name:
             continue
         for text in range(len(items)):
-            part = _own(name, expected, text, lengths, items)
+            part = _index(name, expected, text, lengths, items)
             if part is not None:
                 errors.append(relative(wide(others[name][part]), wide(expected[part])))
     # Unlike Python's, torch's largest is NaN if any is.
@@ -49,7 +49,7 @@ def _tensors(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
             yield f"{name}.{index}", leaf
 
 
-def _own(name: str, tensor: Tensor, text: int, lengths: Lengths, items: Sequence[Item]) -> Any:
+def _index(name: str, tensor: Tensor, text: int, lengths: Lengths, items: Sequence[Item]) -> Any:
     """Return the index of a text's part of a tensor; None if there is no part without padding."""
     if len(items) == 1:
         return ...

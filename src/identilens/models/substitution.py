@@ -60,7 +60,7 @@ class Substitution:
 
     def __init__(self, sites: Sites, replacements: Replacements) -> None:
         self._sites = sites
-        self._given = [
+        self._weights = [
             (find_site(sites, *address), address[1], weights)  # pyright: ignore[reportArgumentType]
             for address, weights in replacements.items()
         ]
@@ -68,7 +68,7 @@ class Substitution:
     def __call__(self, call: AttentionCall) -> Tensor:
         """Return the output of one attention call (batch of one)."""
         output, site = call.mixed(), self._sites[call.index]
-        for number, head, weights in self._given:
+        for number, head, weights in self._weights:
             if number == call.index:
                 rows = (
                     weights if isinstance(weights, Rows) else Rows(range(output.shape[1]), weights)

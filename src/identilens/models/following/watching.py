@@ -143,7 +143,7 @@ class Watch:
         self.reached: LayerRun | None = None
         self.meetings: list[Meeting] = []
         self.entered: set[nn.Module] = set()
-        self._given: dict[nn.Module, Inputs] = {}
+        self._inputs: dict[nn.Module, Inputs] = {}
         self.follower = Follower(model, self.mixing, lambda: self._current)
         self._current: nn.Module | None = None
         self._pending: Tensor | None = None
@@ -158,12 +158,12 @@ class Watch:
         self.entered.add(module)
         if any(map(holds_distributions, (*inputs[0], *inputs[1].values()))):
             self.follower.normalised.add(module)
-        self._given[module] = inputs
+        self._inputs[module] = inputs
         self._current = module
 
     def leaving(self, module: nn.Module, inputs: Inputs, output: Any) -> None:
         """Record the end of a module: later products do not belong to its attention."""
-        self._given.pop(module, None)
+        self._inputs.pop(module, None)
         if module is self._current:
             self._current = None
 
@@ -182,7 +182,7 @@ class Watch:
 
     def projecting(self, module: nn.Module, inputs: Inputs) -> None:
         """Record the input of a module, and whether it consists of head outputs."""
-        self._given[module] = args, kwargs = inputs
+        self._inputs[module] = args, kwargs = inputs
         if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return
         states, mixed = args[0], self.follower.mixed(args[0])
@@ -202,7 +202,7 @@ class Watch:
                     return
 
     def _meet(self, module: nn.Module, outputs: Outputs, **fields: Any) -> None:
-        args, kwargs = self._given[module]
+        args, kwargs = self._inputs[module]
         inside = self.reached and module in {*self.reached.module.modules()}
         layer = self.reached if inside else None
         bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
@@ -214,7 +214,7 @@ class Watch:
         for name in ("key", "context"):
             crosses |= isinstance(bound.get(name), Tensor) and bound[name] is not first
         self.meetings.append(
-            Meeting(module, crosses, self._given[module], layer, outputs, **fields)
+            Meeting(module, crosses, self._inputs[module], layer, outputs, **fields)
         )
 
 
