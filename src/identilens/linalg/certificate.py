@@ -83,8 +83,8 @@ class Certificate:
     def met(self) -> Float[Tensor, " two"] | None:
         """What the witnesses reach of both ends; None if one of them is no alternative of the row."""
         moved, size = self.witnesses - self.row, self.row.sum()
-        numbers, place = torch.unique(self.blocks, return_inverse=True)
-        sums = moved.new_zeros(2, len(numbers)).index_add(1, place, moved)
+        numbers, index = torch.unique(self.blocks, return_inverse=True)
+        sums = moved.new_zeros(2, len(numbers)).index_add(1, index, moved)
         longest = torch.linalg.vector_norm(self.factor, dim=1).amax()
         change = torch.linalg.vector_norm(moved @ self.factor, dim=1) - self.tolerance
         wrong = torch.stack([-self.witnesses.min(), sums.abs().max()]).max() > FEASIBLE * size
@@ -97,10 +97,10 @@ class Certificate:
 
     def _least(self, costs: Float[Tensor, "two key"]) -> Float[Tensor, " two"]:
         """Return the least value of costs over all non-negative weights with the sums of the rows."""
-        numbers, place = torch.unique(self.blocks, return_inverse=True)
-        sums = self.row.new_zeros(len(numbers)).index_add(0, place, self.row)
+        numbers, index = torch.unique(self.blocks, return_inverse=True)
+        sums = self.row.new_zeros(len(numbers)).index_add(0, index, self.row)
         least = costs.new_full((2, len(numbers)), torch.inf)
-        return least.scatter_reduce(1, place.expand_as(costs), costs, "amin") @ sums
+        return least.scatter_reduce(1, index.expand_as(costs), costs, "amin") @ sums
 
 
 _SIGNS = torch.tensor([1.0, -1.0], dtype=torch.float64)

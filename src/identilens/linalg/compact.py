@@ -35,11 +35,11 @@ class OutputFactor:
         """
         rows, columns = projections[0].shape[-2:]
         if rows < columns:
-            grams = [wide(one) @ wide(one).mT for one in projections]
+            grams = [wide(part) @ wide(part).mT for part in projections]
             lower, inverse, certified = inverse_cholesky(_joined(grams), tolerance=0.0)
             if bool(certified.all()):
                 return cls(lower, inverse, columns)
-        matrix = _joined([wide(one) for one in projections])
+        matrix = _joined([*map(wide, projections)])
         lower = torch.linalg.qr(matrix.mT, mode="r").R.mT
         inverse = inverse_of(lower) if rows <= columns else torch.full_like(lower.mT, torch.nan)
         return cls(lower, inverse, columns)
@@ -52,11 +52,11 @@ class OutputFactor:
     def grouped(self, texts: int, groups: int) -> "OutputFactor":
         """Return that of the heads of some texts, by the groups that share values; of all texts layer by layer."""
         lower, inverse = (
-            one.unflatten(-3, (groups, -1))
+            part.unflatten(-3, (groups, -1))
             .unsqueeze(-5)
-            .expand(*one.shape[:-3], texts, groups, -1, -1, -1)
-            .reshape(-1, groups, one.shape[-3] // groups, *one.shape[-2:])
-            for one in (self.lower, self.inverse)
+            .expand(*part.shape[:-3], texts, groups, -1, -1, -1)
+            .reshape(-1, groups, part.shape[-3] // groups, *part.shape[-2:])
+            for part in (self.lower, self.inverse)
         )
         return OutputFactor(lower, inverse, self.d_model)
 

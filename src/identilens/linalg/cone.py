@@ -55,7 +55,7 @@ class Scaling:
     @classmethod
     def between(cls, v: Vectors, z: Vectors) -> "Scaling":
         """Return the scaling of two vectors."""
-        lengths = [determinant(one).clamp_min(torch.finfo(v.dtype).tiny).sqrt() for one in (v, z)]
+        lengths = [determinant(part).clamp_min(torch.finfo(v.dtype).tiny).sqrt() for part in (v, z)]
         v, z = v / lengths[0], z / lengths[1]
         cosine = ((1 + (v * z).sum(-1, keepdim=True)) / 2).sqrt()
         reflected = torch.cat([z[..., :1], -z[..., 1:]], -1)

@@ -21,7 +21,7 @@ def svd(matrix: Float[Tensor, "*batch n m"], full_matrices: bool = False) -> Svd
     Raises:
         NumericalError: If the decomposition does not converge.
     """
-    return _on_processor(lambda one: tuple(torch.linalg.svd(one, full_matrices)), matrix)
+    return _on_processor(lambda copy: tuple(torch.linalg.svd(copy, full_matrices)), matrix)
 
 
 def singular_values(matrix: Float[Tensor, "*batch n m"]) -> Float[Tensor, "*batch least"]:
@@ -43,7 +43,7 @@ def eigh(matrix: Float[Tensor, "*batch n n"]) -> tuple[Tensor, Tensor]:
         return tuple(torch.linalg.eigh(matrix))
     except LinAlgError:
         pass
-    return _on_processor(lambda one: tuple(torch.linalg.eigh(one)), matrix)
+    return _on_processor(lambda copy: tuple(torch.linalg.eigh(copy)), matrix)
 
 
 def _on_processor(decompose: Callable[[Tensor], R], matrix: Tensor) -> R:
@@ -54,4 +54,4 @@ def _on_processor(decompose: Callable[[Tensor], R], matrix: Tensor) -> R:
             f"a decomposition of {tuple(matrix.shape)} numbers does not converge ({error}). Look for NaN or infinite "
             "values in the model or the input."
         ) from error
-    return tree_map(lambda one: one.to(matrix.device), result)
+    return tree_map(lambda part: part.to(matrix.device), result)

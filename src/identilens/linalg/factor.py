@@ -34,7 +34,7 @@ class Factor:
     def flat(self) -> "Factor":
         """The same with exactly one axis of matrices; bases that some share stay shared."""
         parts = self.basis, self.coordinates
-        basis, coordinates = (one.reshape(-1, *one.shape[-2:]) for one in parts)
+        basis, coordinates = (part.reshape(-1, *part.shape[-2:]) for part in parts)
         return Factor(basis, self.rank.reshape(-1), coordinates)
 
 

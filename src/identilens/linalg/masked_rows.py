@@ -50,8 +50,8 @@ class MaskedRows(RowProjector):
         last = self.keys - 1 - self.visible.byte().flip(-1).argmax(-1)
         self._first, independent = self._independent()
         self._equal = last < independent[:, None]
-        own = torch.arange(self._first.shape[1], device=last.device)
-        self._repeats = (self._first < own).any(-1, keepdim=True)
+        keys = torch.arange(self._first.shape[1], device=last.device)
+        self._repeats = (self._first < keys).any(-1, keepdim=True)
         # (M Mᵀ)⁻¹ with F = W M: its product with G⁻¹ has the trace of the inverse Gram matrix of T.
         back = factor.coordinates.mT @ factor.coordinates
         self._back = back.unflatten(0, (len(self.white), self.share))
@@ -115,10 +115,10 @@ class MaskedRows(RowProjector):
 
     def _decompose(self, heads: Int[Tensor, " some"], rows: Int[Tensor, " some"]) -> Factor:
         """Return the factors of T at rows' keys, with a basis on all keys."""
-        seen = self.visible[rows][..., None]
-        end = int(seen.any(0).nonzero()[-1, 0]) + 1
-        factor = factorise(self.compact[heads, :end] * seen[:, :end], self._tolerances[rows])
-        basis = pad(factor.basis * seen[:, :end], (0, 0, 0, self.keys - end))
+        mask = self.visible[rows][..., None]
+        end = int(mask.any(0).nonzero()[-1, 0]) + 1
+        factor = factorise(self.compact[heads, :end] * mask[:, :end], self._tolerances[rows])
+        basis = pad(factor.basis * mask[:, :end], (0, 0, 0, self.keys - end))
         return replace(factor, basis=basis)
 
     def _means(self, rows: slice, weights: Tensor) -> Float[Tensor, "head row key"]:
@@ -127,38 +127,38 @@ class MaskedRows(RowProjector):
             return weights.clone()
         keys = min(self._first.shape[1], weights.shape[-1])
         classes = one_hot(self._first[:, :keys], keys).double()
-        seen = self.visible[rows, :keys].double()
-        shares = weights[..., :keys] @ classes / (seen @ classes).clamp_min(1)
-        return torch.cat([shares @ classes.mT * seen, weights[..., keys:]], -1)
+        mask = self.visible[rows, :keys].double()
+        shares = weights[..., :keys] @ classes / (mask @ classes).clamp_min(1)
+        return torch.cat([shares @ classes.mT * mask, weights[..., keys:]], -1)
 
     def _inverses(self, rows: slice) -> tuple[Callable[[Tensor], Tensor], Bool[Tensor, "head row"]]:
         """Return what multiplies rows [space, head, row, k] by G⁻¹, and where it may be used."""
-        seen = self.visible[rows]
-        common = seen.all(0)
-        some = seen.any(0) & ~common
+        mask = self.visible[rows]
+        common = mask.all(0)
+        some = mask.any(0) & ~common
         base, part = self.white[:, common], self.white[:, some]
-        gram = (part[:, None] * seen[:, some, None]).mT @ part[:, None]
+        gram = (part[:, None] * mask[:, some, None]).mT @ part[:, None]
         lower, usable = cholesky(gram + (base.mT @ base)[:, None])
         inverse = torch.cholesky_inverse(lower)
         traces = inverse.flatten(-2) @ self._back.flatten(-2).mT
-        own = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
-        own = torch.where(usable, own, torch.inf)
-        full, _ = self._certified(rows, own, traces.mT.flatten(0, 1))
-        return lambda given: (given[..., None, :] @ inverse[:, None])[..., 0, :], full
+        trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
+        trace = torch.where(usable, trace, torch.inf)
+        full, _ = self._certified(rows, trace, traces.mT.flatten(0, 1))
+        return lambda vectors: (vectors[..., None, :] @ inverse[:, None])[..., 0, :], full
 
     def _certified(
-        self, rows: slice, own: Float[Tensor, "space row"], traces: Float[Tensor, "head row"]
+        self, rows: slice, trace: Float[Tensor, "space row"], traces: Float[Tensor, "head row"]
     ) -> tuple[Bool[Tensor, "head row"], Float[Tensor, "head row"]]:
         """Return where full rank of a row's T is certified and its G well conditioned, and the condition.
 
-        The least eigenvalue of a Gram matrix is at least the inverse of its inverse's trace: ``own`` of G, ``traces``
+        The least eigenvalue of a Gram matrix is at least the inverse of its inverse's trace: ``trace`` of G, ``traces``
         of that of T. The condition is the product of both traces of G.
         """
         squares, own_squares = (
-            self._totals(rows, one.square().sum(-1, keepdim=True))[..., 0]
-            for one in (self.compact, self.white)
+            self._totals(rows, part.square().sum(-1, keepdim=True))[..., 0]
+            for part in (self.compact, self.white)
         )
-        condition = (own * own_squares).repeat_interleave(self.share, 0)
+        condition = (trace * own_squares).repeat_interleave(self.share, 0)
         full_rank = traces * squares * self._tolerances[rows].square() < 1
         return full_rank & (condition < ACCURATE) & self._full_width[:, None], condition
 
@@ -169,19 +169,19 @@ class MaskedRows(RowProjector):
         rows is factorised, shifted by what every eigenvalue must exceed: a leading part that has a factor is certified.
         """
         lead = self.compact[:, : 2 * self.compact.shape[-1]]
-        keys, own = lead.shape[1], torch.arange(lead.shape[1], device=lead.device)
+        keys, order = lead.shape[1], torch.arange(lead.shape[1], device=lead.device)
         most = SAME * lead.abs().amax((-2, -1), keepdim=True)
         sums = lead @ torch.arange(1, lead.shape[-1] + 1).to(lead).cos()
         near = (sums[:, :, None] - sums[:, None]).abs() <= most * lead.shape[-1]
         first = near.byte().argmax(-1)
-        heads, rows = (first < own).nonzero(as_tuple=True)
+        heads, rows = (first < order).nonzero(as_tuple=True)
         alike = first[heads, rows]
         gap = (lead[heads, rows] - lead[heads, alike]).abs().amax(-1)
         first[heads, rows] = torch.where(gap <= most[heads, 0, 0], alike, rows)
-        different = (first == own)[..., None] * lead
+        different = (first == order)[..., None] * lead
         gram = different @ different.mT
         limit = least_share(self.tolerance(keys)) * squared_norm(smaller_gram(lead)).sqrt()
-        shift = torch.where(first == own, -limit[:, None], squared_norm(lead)[:, None])
+        shift = torch.where(first == order, -limit[:, None], squared_norm(lead)[:, None])
         gram.diagonal(dim1=-2, dim2=-1).add_(shift)
         info = torch.linalg.cholesky_ex(gram).info
         return first, torch.where(info == 0, keys, info - 1)
@@ -217,10 +217,10 @@ class CausalRows(MaskedRows):
         steps = torch.linalg.solve_triangular(root, moved, upper=False)
         self._steps = torch.where(valid[..., None], steps, 0.0).flip(1)
         sound = torch.cat([usable[:, None], valid[:, :-1]], 1).flip(1)
-        own = self._last.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True) + _later(
+        trace = self._last.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True) + _later(
             self._steps.square().sum(-1)
         )
-        own = torch.where(sound, own, torch.inf).unflatten(0, (len(self.white), self._count))
+        trace = torch.where(sound, trace, torch.inf).unflatten(0, (len(self.white), self._count))
         some = self._steps.reshape(len(self.white), 1, self._count * BLOCK, self.width)
         growth = ((some @ self._back) * some).sum(-1).unflatten(-1, (self._count, BLOCK))
         ends = (
@@ -228,8 +228,8 @@ class CausalRows(MaskedRows):
             @ self._back.flatten(2).mT
         )
         traces = (ends.mT[..., None] + _later(growth)).flatten(2).flatten(0, 1)
-        own = own.flatten(1)[:, :keys]
-        self._full, self._condition = self._certified(slice(None), own, traces[:, :keys])
+        trace = trace.flatten(1)[:, :keys]
+        self._full, self._condition = self._certified(slice(None), trace, traces[:, :keys])
         self._equal |= self._full & (self.sizes <= self.width)
 
     def _totals(self, rows: slice, of_keys: Tensor) -> Tensor:
@@ -240,29 +240,31 @@ class CausalRows(MaskedRows):
         """Return G⁻¹ as in all masked rows, refined where a row needs it: errors of a step are those of G_i alone."""
         refines = bool((self._condition[:, rows] > STEADY).any())
         kept = self._before, self._blocks, self._last, self._steps
-        before, own, last, steps = (self._at(rows, one) for one in kept)
+        before, white, last, steps = (self._of_rows(rows, part) for part in kept)
 
         def solve(blocked: Tensor, until: Tensor) -> Tensor:
             return blocked @ last + ((blocked @ steps.mT) * (1 - until)) @ steps
 
-        def refined(given: Float[Tensor, "space head row k"]) -> Float[Tensor, "space head row k"]:
-            filled = pad(given, (0, 0, 0, -given.shape[2] % BLOCK))
+        def refined(
+            vectors: Float[Tensor, "space head row k"],
+        ) -> Float[Tensor, "space head row k"]:
+            filled = pad(vectors, (0, 0, 0, -vectors.shape[2] % BLOCK))
             by_block = filled.unflatten(2, (-1, BLOCK)).transpose(1, 2)
             blocked = by_block.flatten(2, 3).flatten(0, 1)
-            until = own.new_ones(BLOCK, BLOCK).tril().repeat(given.shape[1], 1)
+            until = white.new_ones(BLOCK, BLOCK).tril().repeat(vectors.shape[1], 1)
             solved = solve(blocked, until)
             if refines:
-                left = blocked - solved @ before - ((solved @ own.mT) * until) @ own
+                left = blocked - solved @ before - ((solved @ white.mT) * until) @ white
                 solved = solved + solve(left, until)
             solved = solved.reshape(by_block.shape).transpose(1, 2)
-            return solved.flatten(2, 3)[:, :, : given.shape[2]]
+            return solved.flatten(2, 3)[:, :, : vectors.shape[2]]
 
         return refined, self._full[:, rows]
 
-    def _at(self, rows: slice, blocks: Tensor) -> Tensor:
+    def _of_rows(self, rows: slice, blocks: Tensor) -> Tensor:
         """Return the blocks of some rows, which begin with one."""
-        place = slice(rows.start // BLOCK, -(-rows.stop // BLOCK))
-        return blocks.unflatten(0, (len(self.white), self._count))[:, place].flatten(0, 1)
+        part = slice(rows.start // BLOCK, -(-rows.stop // BLOCK))
+        return blocks.unflatten(0, (len(self.white), self._count))[:, part].flatten(0, 1)
 
 
 def _later(rows: Float[Tensor, "*batch row"]) -> Float[Tensor, "*batch row"]:

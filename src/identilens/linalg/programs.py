@@ -32,12 +32,12 @@ def by_simplex(
     Raises:
         NumericalError: The solver finds no optimum in P.
     """
-    costs, equations, right = (one.cpu().numpy() for one in (cost, kept.mT, row @ kept))
-    found = linprog(costs, A_eq=equations, b_eq=right, method="highs-ds", options=_OPTIONS)
-    if found.status or abs(found.con).max() > ACCEPTED_ERROR:
+    costs, equations, right = (part.cpu().numpy() for part in (cost, kept.mT, row @ kept))
+    result = linprog(costs, A_eq=equations, b_eq=right, method="highs-ds", options=_OPTIONS)
+    if result.status or abs(result.con).max() > ACCEPTED_ERROR:
         raise NumericalError(
-            f"expected the least value of a program of {len(row)} weights; the solver says: {found.message}. The "
+            f"expected the least value of a program of {len(row)} weights; the solver says: {result.message}. The "
             "values may be too badly scaled: try a larger tolerance."
         )
-    point = torch.from_numpy(found.x).clamp_min(0.0).to(row.device)
-    return point, torch.from_numpy(found.eqlin.marginals).to(row.device)
+    point = torch.from_numpy(result.x).clamp_min(0.0).to(row.device)
+    return point, torch.from_numpy(result.eqlin.marginals).to(row.device)

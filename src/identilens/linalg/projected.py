@@ -128,13 +128,13 @@ class ProjectedValues:
     def projector(self, queries: int, visible: Visible = None) -> RowProjector:
         """Return the projector for the mask: one for all rows, nested for causal rows, or row by row."""
         compact = self.compact.reshape(-1, *self.compact.shape[-2:])
-        given = compact, self.factor.flat, self.tolerance_of
+        parts = compact, self.factor.flat, self.tolerance_of
         check_mask(visible, queries, self.keys)
         if visible is None or bool(visible.all()):
-            return FullRows(*given, queries)
+            return FullRows(*parts, queries)
         if queries == self.keys and torch.equal(visible, torch.ones_like(visible).tril()):
-            return CausalRows(*given, visible)
-        return MaskedRows(*given, visible)
+            return CausalRows(*parts, visible)
+        return MaskedRows(*parts, visible)
 
     def effective(
         self, weights: Float[Tensor, "*head query key"], visible: Visible = None

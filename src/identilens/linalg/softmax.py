@@ -53,10 +53,10 @@ def follow_logits(
     rounding of the softmax. Errors of the logits do not change this sum, so a sink is noticed.
     """
     rounding = SUM_ROUNDINGS * FLOAT32_EPS
-    eps = max(FLOAT32_EPS, *(torch.finfo(one.dtype).eps for one in (queries, weights)))
+    eps = max(FLOAT32_EPS, *(torch.finfo(part.dtype).eps for part in (queries, weights)))
     size = logits if visible is None else logits.masked_fill(~visible, 0.0)
     size = torch.linalg.vector_norm(size, torch.inf, -1)
-    asking, asked = (torch.linalg.vector_norm(wide(one), dim=-1) for one in (queries, keys))
+    asking, asked = (torch.linalg.vector_norm(wide(side), dim=-1) for side in (queries, keys))
     product = abs(scaling) * asking * asked.amax(-1, keepdim=True)
     limit = STORED_ROUNDINGS * eps * (1 + size) + rounding * (1 + product)
     weights = wide(weights)

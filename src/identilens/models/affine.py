@@ -54,15 +54,15 @@ def is_linear(module: nn.Module, inputs: Float[Tensor, "*batch d_in"]) -> bool:
         return True
     if not [*module.parameters(), *module.buffers()]:
         return False
-    seen = inputs.flatten(0, -2)
-    given = torch.cat([seen, drawn_like(seen) * seen.std().clamp_min(1e-3)])
+    rows = inputs.flatten(0, -2)
+    tried = torch.cat([rows, drawn_like(rows) * rows.std().clamp_min(1e-3)])
     try:
-        weight = linear_weight(module, seen.shape[1], inputs)
-        bias = constant(module, seen.shape[1], inputs)
-        images = _run(module, given)
+        weight = linear_weight(module, rows.shape[1], inputs)
+        bias = constant(module, rows.shape[1], inputs)
+        images = _run(module, tried)
     except (RuntimeError, TypeError, ValueError, IndexError):
         return False
-    expected = wide(given) @ wide(weight) + wide(bias)
+    expected = wide(tried) @ wide(weight) + wide(bias)
     limit = MATCH[inputs.dtype] * expected.abs().max().clamp_min(1e-12)
     return images.shape == expected.shape and bool(((wide(images) - expected).abs() <= limit).all())
 

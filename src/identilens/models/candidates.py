@@ -88,13 +88,15 @@ class Candidates:
         self.vocabulary: int = lens.model.config.get_text_config().vocab_size
         # The second is its name below transformers 5.23.
         taken = signature(lens.body.forward).parameters
-        self._named = [one for one in ("cache", "past_key_values") if one in taken]
+        self._named = [name for name in ("cache", "past_key_values") if name in taken]
         cache, self.shared = self._empty(), False
         if self.causal and self._named:
             with suppress(UnsupportedModelError, *MODELS_RAISE):
                 self._run(ids[None], cache)
                 held: list[Any] = cache.layers
-                self.shared = all(type(one) in _SHARABLE and one.is_initialized for one in held)
+                self.shared = all(
+                    type(layer) in _SHARABLE and layer.is_initialized for layer in held
+                )
         if stored == "cache" and not self.shared:
             raise UnsupportedModelError(
                 f"{self.name} has no cache of keys and values with one entry for each token; use stored='states'."
@@ -124,16 +126,16 @@ class Candidates:
         if "use_cache" in signature(body.forward).parameters:
             options |= {"use_cache": cache is not None, **dict.fromkeys(self._named[:1], cache)}
         with evaluation_mode(body), explained(body):
-            seen = body(input_ids=ids.to(self.lens.device), **options).hidden_states
+            states = body(input_ids=ids.to(self.lens.device), **options).hidden_states
         if cached and cache is not None:
             layers: list[Any] = cache.layers
-            pairs = [(one.keys, one.values) for one in layers if one.is_initialized]
+            pairs = [(layer.keys, layer.values) for layer in layers if layer.is_initialized]
             new = slice(-ids.shape[1], None)
-            seen = [
+            states = [
                 torch.cat([part[..., new, :].transpose(1, 2).flatten(2) for part in pair], -1)
                 for pair in pairs
             ]
-        return [one.cpu() for one in seen]
+        return [*map(Tensor.cpu, states)]
 
     def read(
         self, ids: Int[Tensor, "text token"], cache: DynamicCache | None = None
@@ -144,20 +146,20 @@ class Candidates:
             InputError: For a text longer than what the cache of a layer keeps (sliding windows).
             NumericalError: If it has NaN or infinite entries.
         """
-        found, length = self._run(ids, cache), ids.shape[1]
+        stored, length = self._run(ids, cache), ids.shape[1]
         for layer in self.layers:
-            if (kept := found[layer].shape[1]) < length:
+            if (kept := stored[layer].shape[1]) < length:
                 raise InputError(
                     f"the cache of layer {layer} keeps {kept} positions (a sliding window); the text has {length}. Use "
                     "stored='states' (--stored states), layers without a window, or shorter texts."
                 )
-            check_finite(**{f"layer {layer}": found[layer]})
-        return [found[layer] for layer in self.layers]
+            check_finite(**{f"layer {layer}": stored[layer]})
+        return [stored[layer] for layer in self.layers]
 
     def batches(self, texts: Int[Tensor, "text token"]) -> Batches:
         """Yield batches of whole texts of one length: their numbers, and all that is stored of each in one row."""
         for numbers in torch.arange(len(texts)).split(self._size(texts.shape[1], 1)):
-            yield numbers, [one.flatten(1) for one in self.read(texts[numbers])]
+            yield numbers, [part.flatten(1) for part in self.read(texts[numbers])]
 
     def after(self, beginning: Int[Tensor, " token"]) -> Batches:
         """Yield batches of all ids, with what is stored of each after the beginning, by the layers."""
@@ -172,7 +174,7 @@ class Candidates:
                 cache.batch_repeat_interleave(len(tokens))
             else:
                 texts = joined(beginning, tokens)
-            yield tokens, [one[:, -1] for one in self.read(texts, cache)]
+            yield tokens, [part[:, -1] for part in self.read(texts, cache)]
 
     def _size(self, rows: int, keys: int) -> int:
         """Return how many candidates of so many rows and keys fit: states, what a layer computes, keys and values."""

@@ -69,10 +69,10 @@ class Collector:
             return output
         for index, layers in enumerate(self.layers):
             rows, columns = self.lengths.of(index, site.kind, call)
-            own, weights = call.only([index], rows, columns), None
+            part, weights = call.only([index], rows, columns), None
             if self.weights:
-                weights = (own if only is None else own.rows(only)).attend()[1]
-            layers.append(CapturedLayer.of(own, site, output[index, None, :rows], weights, only))
+                weights = (part if only is None else part.rows(only)).attend()[1]
+            layers.append(CapturedLayer.of(part, site, output[index, None, :rows], weights, only))
         return output
 
 
@@ -115,17 +115,17 @@ def states_of(output: Any) -> dict[str, Sequence[Tensor]]:
     Raises:
         UnsupportedModelError: If it has none.
     """
-    found = {
+    both = {
         "encoder": output.get("encoder_hidden_states") or output.get("hidden_states"),
         "decoder": output.get("decoder_hidden_states"),
     }
-    if not any(found.values()):
+    if not any(both.values()):
         raise UnsupportedModelError(
             f"{type(output).__name__} has no hidden states, as models that join two towers give none. Load one tower "
             '(CLIPTextModel, CLIPVisionModel), or, for an audit, leave effects on the model out with effects="none" '
             "(--effects none)."
         )
-    return {sequence: states for sequence, states in found.items() if states is not None}
+    return {sequence: states for sequence, states in both.items() if states is not None}
 
 
 def split_states(output: Any, lengths: Lengths, index: int) -> dict[str, Tensor]:
@@ -146,28 +146,32 @@ def intercepting(
 
     Calls have their gates, which are computed when they are first asked for. ``sites`` are those of the ``body``.
     """
-    given: dict[nn.Module, Inputs] = {}
+    reads: dict[nn.Module, Inputs] = {}
 
     def answer(call: AttentionCall) -> Tensor:
         if not (call.index < len(sites) and sites[call.index].gated):
             return handler(call)
-        inputs, projection = given[call.module], sites[call.index].projection
+        inputs, projection = reads[call.module], sites[call.index].projection
 
         def read(mixed: Tensor) -> Tensor:
             return read_with(call.module, inputs, mixed, [projection])[projection].view_as(mixed)
 
         @cache
         def gate() -> Tensor:
-            own = call.run()
-            found = read(torch.ones_like(own))
-            return found * scale_of(read(own), found * own) if sites[call.index].normed else found
+            output = call.run()
+            factor = read(torch.ones_like(output))
+            return (
+                factor * scale_of(read(output), factor * output)
+                if sites[call.index].normed
+                else factor
+            )
 
         return handler(replace(call, gating=gate))
 
     gated = [body.get_submodule(name) for name in {site.name for site in sites if site.gated}]
     routes = {site.route.number: site.route for site in sites if site.route}
     with (
-        hooked(gated, given.__setitem__),
+        hooked(gated, reads.__setitem__),
         capturing(model, answer if gated else handler, routes, task_head=True),
     ):
         yield

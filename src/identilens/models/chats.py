@@ -55,7 +55,7 @@ class Chat:
     segments: Mapping[str, Place] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, given: Any, number: int) -> "Chat":
+    def read(cls, source: Any, number: int) -> "Chat":
         """Return a conversation from a prompt, a list of messages, or a mapping with one of them.
 
         A last message of the assistant is the answer.
@@ -63,20 +63,22 @@ class Chat:
         Raises:
             InputError: For anything else, and for an empty prompt, message or answer.
         """
-        if isinstance(given, Chat):
-            return given
-        kind = "prompt" if isinstance(given, str) else "messages"
-        fields: Mapping[str, Any] = given if isinstance(given, Mapping) else {kind: given}
+        if isinstance(source, Chat):
+            return source
+        kind = "prompt" if isinstance(source, str) else "messages"
+        fields: Mapping[str, Any] = source if isinstance(source, Mapping) else {kind: source}
         other = InputError(
             f"conversation {number}: expected a prompt, a list of messages with role and content, or a mapping with "
-            f"one of them, and answer and segments if wanted; got {given!r:.80}."
+            f"one of them, and answer and segments if wanted; got {source!r:.80}."
         )
         known = fields.keys() <= {"prompt", "messages", "answer", "segments"}
         if not known or ("prompt" in fields) == ("messages" in fields):
             raise other
         try:
-            turns = [(one["role"], _content(one["content"])) for one in fields.get("messages", [])]
-            segments = {name: read_place(one) for name, one in fields.get("segments", {}).items()}
+            turns = [
+                (turn["role"], _content(turn["content"])) for turn in fields.get("messages", [])
+            ]
+            segments = {name: read_place(part) for name, part in fields.get("segments", {}).items()}
         except (AttributeError, KeyError, TypeError, ValueError):
             raise other from None
         prompt, answer = fields.get("prompt", ""), fields.get("answer")
@@ -137,11 +139,11 @@ def read_chats(source: Any) -> list[Chat]:
         InputError: If there is none, or one cannot be used.
     """
     several = isinstance(source, list | tuple)
-    messages = several and any(isinstance(one, Mapping) and "role" in one for one in source)
+    messages = several and any(isinstance(turn, Mapping) and "role" in turn for turn in source)
     chats = source if several and not messages else [source]
     if not chats:
         raise InputError("expected a prompt, messages, or a list of conversations; got none.")
-    return [Chat.read(one, number) for number, one in enumerate(chats)]
+    return [Chat.read(chat, number) for number, chat in enumerate(chats)]
 
 
 def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
@@ -165,15 +167,15 @@ def read_prompt(tokenizer: Any, chat: Chat, number: int) -> Prompt:
     if chat.messages:
         text, spans = _templated(tokenizer, chat.messages, number)
     letters, later = [TEMPLATE] * len(text), {}
-    for name, found in spans.items():
-        for start, end in found:
+    for name, parts in spans.items():
+        for start, end in parts:
             letters[start:end] = [name] * (end - start)
-    for name, place in chat.segments.items():
+    for name, part in chat.segments.items():
         where = f"conversation {number}, segment {name!r}"
-        if isinstance(place, str) and place not in text:
-            later[name] = place
+        if isinstance(part, str) and part not in text:
+            later[name] = part
             continue
-        start, end = _found(place, text, where) if isinstance(place, str) else place
+        start, end = _span(part, text, where) if isinstance(part, str) else part
         if not 0 <= start < end <= len(text):
             raise InputError(
                 f"{where}: expected characters within the {len(text):,} that the model reads; got {start}:{end}."
@@ -205,7 +207,7 @@ def answer_segments(
     text = tokenizer.decode(answer)
     letters = [SO_FAR] * len(text)
     for name, words in prompt.later.items():
-        start, end = _found(words, text, f"conversation {number}, segment {name!r}")
+        start, end = _span(words, text, f"conversation {number}, segment {name!r}")
         letters[start:end] = [name] * (end - start)
     ends = [len(tokenizer.decode(answer[:count])) for count in range(len(answer) + 1)]
     return _of_tokens(letters, text, pairwise(ends), SO_FAR)
@@ -217,7 +219,7 @@ def _of_tokens(
     """Return the segment of each token, by most of its characters other than spaces."""
     return [
         Counter(
-            [letters[at] for at in range(start, end) if not text[at].isspace()]
+            [letters[char] for char in range(start, end) if not text[char].isspace()]
             or letters[start:end]
             or [otherwise]
         ).most_common(1)[0][0]
@@ -225,7 +227,7 @@ def _of_tokens(
     ]
 
 
-def _found(words: str, text: str, where: str) -> tuple[int, int]:
+def _span(words: str, text: str, where: str) -> tuple[int, int]:
     """Return the characters of words that a text has once."""
     if text.count(words) == 1:
         start = text.index(words)
@@ -262,19 +264,17 @@ def _templated(
                 f"({first_line(error)})."
             ) from error
 
-    whole = rendered([text for _, text in messages])
-    pieces = re.split(
-        _MARK.format(r"(\d+)"), rendered([_MARK.format(at) for at in range(len(messages))])
-    )
+    full = rendered([text for _, text in messages])
+    pieces = re.split(_MARK.format(r"(\d+)"), rendered([*map(_MARK.format, range(len(messages)))]))
     roles = [role for role, _ in messages]
     if roles[-1] == "user":
         roles[-1] = "question"
     # With a number if several have the role; the last message of the user is the question.
     names = [
-        f"{role} {1 + roles[:at].count(role)}" if roles.count(role) > 1 else role
-        for at, role in enumerate(roles)
+        f"{role} {1 + roles[:turn].count(role)}" if roles.count(role) > 1 else role
+        for turn, role in enumerate(roles)
     ]
-    if left_out := [name for at, name in enumerate(names) if str(at) not in pieces[1::2]]:
+    if left_out := [name for turn, name in enumerate(names) if str(turn) not in pieces[1::2]]:
         raise InputError(
             f"conversation {number}: the tokenizer's chat template leaves out {', '.join(left_out)}, so that the model "
             "does not read it. Give the conversation without it, or a prompt as the model reads it."
@@ -283,13 +283,12 @@ def _templated(
     for mark, piece in zip(pieces[1::2], pieces[2::2], strict=True):
         text = messages[int(mark)][1]
         # Templates leave a text as it is, or cut the spaces around it, some of them only those of some roles.
-        if not whole.startswith(written + text + piece):
+        if not full.startswith(written + text + piece):
             text = text.strip()
-        place = (len(written), len(written) + len(text))
-        spans.setdefault(names[int(mark)], []).append(place)
+        spans.setdefault(names[int(mark)], []).append((len(written), len(written) + len(text)))
         written += text + piece
-    if written == whole:
-        return whole, spans
+    if written == full:
+        return full, spans
     raise InputError(
         f"conversation {number}: the tokenizer's chat template changes the texts of messages, so that their tokens "
         "cannot be told apart. Write the prompt as the model reads it: "
@@ -297,23 +296,23 @@ def _templated(
     )
 
 
-def read_place(given: Any) -> Place:
+def read_place(source: Any) -> Place:
     """Return where a segment is: words, or two characters that are given as a pair or as ``120:480``.
 
     Raises:
         TypeError: For anything else.
     """
-    match = _SPAN.fullmatch(given) if isinstance(given, str) else None
+    match = _SPAN.fullmatch(source) if isinstance(source, str) else None
     if match is not None:
         return int(match[1]), int(match[2])
-    if isinstance(given, str):
-        return given
-    start, end = given
+    if isinstance(source, str):
+        return source
+    start, end = source
     return index(start), index(end)
 
 
-def _content(given: Any) -> Any:
+def _content(content: Any) -> Any:
     """Return the content of a message; parts that are texts, as chat services take them, are joined."""
-    if not isinstance(given, list) or any(one.get("type") != "text" for one in given):
-        return given
-    return "".join(one["text"] for one in given)
+    if not isinstance(content, list) or any(part.get("type") != "text" for part in content):
+        return content
+    return "".join(part["text"] for part in content)

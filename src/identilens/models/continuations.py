@@ -13,7 +13,7 @@ def answer_ids(lens: Lens, words: str) -> list[tuple[int, ...]]:
     Which of them is meant depends on the text: the likelier one. None where a token is unknown.
     """
     ways = (words, f" {words.strip(' ')}")
-    made = (tuple(lens.tokenizer.encode(one, add_special_tokens=False)) for one in ways)
+    made = (tuple(lens.tokenizer.encode(way, add_special_tokens=False)) for way in ways)
     unknown = lens.tokenizer.unk_token_id
     return list(dict.fromkeys(ids for ids in made if ids and unknown not in ids))
 

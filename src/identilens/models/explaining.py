@@ -66,7 +66,7 @@ class Exact(TorchFunctionMode):
             return args[0].to(self._least)
         if getattr(func, "__name__", "") != "__get__":
             args = self._cast(args)
-            kwargs = {name: self._cast(one) for name, one in (kwargs or {}).items()}
+            kwargs = {name: self._cast(value) for name, value in (kwargs or {}).items()}
         return func(*args, **(kwargs or {}))
 
     def _cast(self, value: Any) -> Any:

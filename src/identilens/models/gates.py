@@ -18,22 +18,22 @@ def gated_candidates(call: AttentionCall, inputs: Inputs) -> Iterator[Candidate]
     z is what its heads mix, g what is read for z = 1. The same g is found with the model's own z and a drawn one: up to
     a factor of each row and head, where a norm divides by a length of z.
     """
-    own = call.run()
+    z = call.run()
     # Families compute norms in float32.
-    limit = max(MATCH[own.dtype], MATCH[torch.float32])
+    limit = max(MATCH[z.dtype], MATCH[torch.float32])
     # Its length is not that of ones.
-    drawn = 4 * drawn_like(own)
+    drawn = 4 * drawn_like(z)
     ones, *others = (
         (mixed, read_with(call.module, inputs, mixed, call.module.modules()))
-        for mixed in (torch.ones_like(own), own, drawn)
+        for mixed in (torch.ones_like(z), z, drawn)
     )
     for module, gate in ones[1].items():
-        if gate.shape[:2] == own.shape[:2] and gate.numel() == own.numel():
+        if gate.shape[:2] == z.shape[:2] and gate.numel() == z.numel():
             apart = []
             for mixed, read in others:
-                given, plain = read[module].view_as(own), gate.view_as(own) * mixed
-                for flat in (plain, plain * scale_of(given, plain)):
-                    apart.append((given - flat).abs().max() / given.abs().max())
+                actual, plain = read[module].view_as(z), gate.view_as(z) * mixed
+                for flat in (plain, plain * scale_of(actual, plain)):
+                    apart.append((actual - flat).abs().max() / actual.abs().max())
             if max(apart[1::2]) <= limit:
                 normed = bool(max(apart) > limit)
                 yield Candidate(module, others[0][1][module], normed=normed)
@@ -49,9 +49,9 @@ def read_with(
     read: dict[nn.Module, Tensor] = {}
 
     def note(module: nn.Module, inputs: Inputs) -> None:
-        given = first_input(inputs)
-        if isinstance(given, Tensor):
-            read[module] = given
+        states = first_input(inputs)
+        if isinstance(states, Tensor):
+            read[module] = states
 
     with torch.no_grad(), answered(lambda _: mixed.clone()), hooked(modules, note):
         # The method itself, so that hooks on the module do not run a second time.

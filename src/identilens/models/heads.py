@@ -72,7 +72,9 @@ class Head(Captured):
     def on_processor(self) -> "Head":
         """Return the head with its tensors in the processor's memory."""
         held = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return replace(self, **{name: one.cpu() for name, one in held if isinstance(one, Tensor)})
+        return replace(
+            self, **{name: part.cpu() for name, part in held if isinstance(part, Tensor)}
+        )
 
     @property
     def layer(self) -> int:
@@ -133,8 +135,7 @@ class Head(Captured):
         if self.gate is None or self.site.normed:
             return [(slice(None), self.projected)]
         return [
-            (slice(place, place + 1), self.projected_for(query))
-            for place, query in enumerate(queries)
+            (slice(row, row + 1), self.projected_for(query)) for row, query in enumerate(queries)
         ]
 
     @cached_property
@@ -180,8 +181,8 @@ class Head(Captured):
     @cached_property
     def follows_logits(self) -> bool:
         """Whether the family's weights equal `recomputed` up to rounding: see `follow_logits`. Never with a sink."""
-        given = self.family_weights, self.recomputed, self.logits, self._asking, self.keys
-        return not self.sink and bool(follow_logits(*given, self.scaling, self.visible))
+        tensors = self.family_weights, self.recomputed, self.logits, self._asking, self.keys
+        return not self.sink and bool(follow_logits(*tensors, self.scaling, self.visible))
 
     @cached_property
     def logits(self) -> Map:
@@ -276,7 +277,7 @@ class CapturedLayer(Captured):
         Weights may be those of ``only`` some rows.
         """
         part = call if only is None else call.rows(only)
-        seen, bias = part.visible()[0], part.bias()
+        visible, bias = part.visible()[0], part.bias()
         return cls(
             site,
             near(call.query[0]),
@@ -284,9 +285,9 @@ class CapturedLayer(Captured):
             near(call.value[0]),
             near(output[0]).transpose(0, 1).clone(),
             None if weights is None else near(weights[0]),
-            None if bool(seen.all()) else near(seen),
+            None if bool(visible.all()) else near(visible),
             call.scaling,
-            None if bias is None else near(bias[0]).expand(-1, *seen.shape),
+            None if bias is None else near(bias[0]).expand(-1, *visible.shape),
             call.arguments.get("softcap"),
             call.has_sink,
             None if call.gate is None else near(call.gate[0]).transpose(0, 1),
@@ -307,9 +308,9 @@ class CapturedLayer(Captured):
         """Return one head; the heads of a group share keys and values."""
         heads = len(self.queries)
         parts: dict[str, Any] = {
-            name: one[head * len(one) // heads]
-            if isinstance(one, Tensor) and one.ndim == 3
-            else one
-            for name, one in vars(self).items()
+            name: part[head * len(part) // heads]
+            if isinstance(part, Tensor) and part.ndim == 3
+            else part
+            for name, part in vars(self).items()
         }
         return Head(head=head, group=heads // len(self.values), **parts)

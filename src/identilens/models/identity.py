@@ -29,7 +29,7 @@ def digest_of(model: nn.Module) -> str:
         checksums += parts
     # Read at once, since each reading waits for the device.
     device = device_of(model)
-    sums = [*names, str(torch.cat([one.to(device) for one in checksums]).tolist())]
+    sums = [*names, str(torch.cat([part.to(device) for part in checksums]).tolist())]
     for name, module in model.named_modules():
         # Names that peft's layers have: the same tensors compute something else when an adapter is switched off or
         # scaled otherwise.
@@ -44,7 +44,7 @@ def _checksums(tensor: Tensor) -> list[Int[Tensor, " block"]]:
     """Return Σ w_i x_i modulo 2⁶⁴ of each block of 64-bit words x, with fixed odd w; of quantised weights by part."""
     if is_traceable_wrapper_subclass(tensor):
         parts = (getattr(tensor, part).detach() for part in tensor.__tensor_flatten__()[0])
-        return [one for part in parts for one in _checksums(part)]
+        return [block for part in parts for block in _checksums(part)]
     bits = tensor.contiguous().flatten().view(torch.uint8)
     words = (pad(bits, (0, -len(bits) % 8)) if len(bits) % 8 else bits).view(torch.int64)
     factors = _factors(words.device)
@@ -84,7 +84,12 @@ def state_of(model: nn.Module) -> tuple:
     parameters are other tensors after each run, and are taken to stay as they are.
     """
     return tuple(
-        (id(one), None if one.is_inference() else one._version, one.data_ptr(), one.dtype)
-        for one in model.parameters()
-        if not one.is_meta
+        (
+            id(tensor),
+            None if tensor.is_inference() else tensor._version,
+            tensor.data_ptr(),
+            tensor.dtype,
+        )
+        for tensor in model.parameters()
+        if not tensor.is_meta
     )

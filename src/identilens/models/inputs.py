@@ -63,10 +63,10 @@ class Item:
 
     def start(self, length: int) -> "Item":
         """Return the first tokens, at least two even of a single one; all of a sequence that has more than tokens."""
-        whole = not all(map(is_per_token, self.tensors))
+        uncut = not all(map(is_per_token, self.tensors))
         tensors = {
             name: tensor
-            if whole and not name.startswith("decoder_")
+            if uncut and not name.startswith("decoder_")
             else (tensor if len(tensor) > 1 else torch.cat([tensor, tensor]))[:length]
             for name, tensor in self.tensors.items()
         }
@@ -217,7 +217,7 @@ class InputReader:
                 f"a batch needs tensors with one row for each text, such as input_ids or pixel_values; got {others}. "
                 'Give whole texts and no cache of earlier tokens, and call the tokenizer with return_tensors="pt".'
             )
-        if not count or any(one.ndim != 2 for one in counted):
+        if not count or any(rows.ndim != 2 for rows in counted):
             shapes = {name: tuple(value.shape) for name, value in tensors.items()}
             raise InputError(
                 f"a batch has one row for each text, as input_ids of shape (text, position); got {shapes}. "
@@ -236,7 +236,7 @@ class InputReader:
             }
             cut_padding(item, row)
             for name in filter(is_per_token, item):
-                if name.startswith("decoder_") or any(one in item for one in SEQUENCES):
+                if name.startswith("decoder_") or any(key in item for key in SEQUENCES):
                     item[name] = item[name][:max_length]
             tokens = {}
             for kind, name in sequences_of(item):

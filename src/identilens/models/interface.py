@@ -87,13 +87,13 @@ class AttentionCall:
     def _part(
         self, texts: slice | list[int], rows: slice | list[int], keys: slice
     ) -> "AttentionCall":
-        def part(one: Tensor) -> Tensor:
-            one = one[texts] if len(one) > 1 else one
-            return (one[..., rows, :] if one.shape[-2] > 1 else one)[..., keys]
+        def part(full: Tensor) -> Tensor:
+            full = full[texts] if len(full) > 1 else full
+            return (full[..., rows, :] if full.shape[-2] > 1 else full)[..., keys]
 
         # Terms of the logits, and sinks that depend on the query.
         named = ((name, self.arguments.get(name)) for name in ("position_bias", "sinks"))
-        by_row = {name: part(one) for name, one in named if isinstance(one, Tensor)}
+        by_row = {name: part(term) for name, term in named if isinstance(term, Tensor)}
         gating = self.gating
         return replace(
             self,
@@ -109,24 +109,24 @@ class AttentionCall:
     def has_sink(self) -> bool:
         """Whether a learnt sink, a key without value, takes part in the softmax, however little attention it gets."""
         parameters = vars(self.module)["_parameters"]
-        given = [name for name, one in self.arguments.items() if one is not None]
-        return any("sink" in name or name == "s_aux" for name in (*parameters, *given))
+        passed = [name for name, value in self.arguments.items() if value is not None]
+        return any("sink" in name or name == "s_aux" for name in (*parameters, *passed))
 
     @property
     def scaling(self) -> float:
         """What q · k is multiplied with: one over the root of the size of a query, unless the call has another."""
-        given = self.arguments.get("scaling")
-        return self.query.shape[-1] ** -0.5 if given is None else float(given)
+        scale = self.arguments.get("scaling")
+        return self.query.shape[-1] ** -0.5 if scale is None else float(scale)
 
     def bias(self) -> Float[Tensor, "batch heads queries keys"] | None:
         """Return what is added to the logits and hides no key: position bias, the finite part of a mask."""
-        given, mask = self.arguments.get("position_bias"), self.mask_of()
+        bias, mask = self.arguments.get("position_bias"), self.mask_of()
         if mask is None or mask.dtype == torch.bool:
-            return given
+            return bias
         finite = mask.masked_fill(~seen_keys(mask), 0.0)
         if not finite.any():
-            return given
-        return finite if given is None else given + finite
+            return bias
+        return finite if bias is None else bias + finite
 
     def visible(self) -> Bool[Tensor, "batch row key"]:
         """Return which keys the query rows see.
@@ -135,13 +135,13 @@ class AttentionCall:
             UnsupportedModelError: If heads of one layer see different keys.
         """
         mask, keys = self.mask_of(), self.key.shape[2]
-        seen = self.key.new_ones(1, 1, 1, keys).bool() if mask is None else seen_keys(mask)
-        if seen.shape[1] > 1 and not torch.equal(seen, seen[:, :1].expand_as(seen)):
+        mask = self.key.new_ones(1, 1, 1, keys).bool() if mask is None else seen_keys(mask)
+        if mask.shape[1] > 1 and not torch.equal(mask, mask[:, :1].expand_as(mask)):
             raise UnsupportedModelError(
                 f"{type(self.module).__name__} gives heads of one layer different masks; "
                 "identilens needs one mask per layer. Audit a model without per-head masks."
             )
-        return seen[:, 0].expand(self.query.shape[0], self.query.shape[2], keys)
+        return mask[:, 0].expand(self.query.shape[0], self.query.shape[2], keys)
 
     def attend(self) -> tuple[Tensor, Tensor]:
         """Return output (batch, rows, heads, d_v) and weights after softmax (batch, heads, rows, m).
@@ -259,7 +259,9 @@ def answered(handler: Handler) -> Iterator[None]:
 @contextmanager
 def configured(model: nn.Module, name: str, value: Any) -> Iterator[None]:
     """Set an attribute in every configuration of the model's modules that has it, inside the context."""
-    with attribute([one for one in configurations(model) if name in vars(one)], name, value):
+    with attribute(
+        [config for config in configurations(model) if name in vars(config)], name, value
+    ):
         yield
 
 
@@ -300,7 +302,7 @@ def _chosen(
     interface: AttentionInterface, attn_implementation: str, default: Attend
 ) -> Callable[..., Any]:
     """Return the attention function that transformers chooses, or during a capture what passes its calls on."""
-    own = _choose(interface, attn_implementation, default)
+    attend = _choose(interface, attn_implementation, default)
 
     def passed_on(
         module: nn.Module,
@@ -312,14 +314,14 @@ def _chosen(
     ) -> tuple[Tensor, Tensor | None]:
         # Attention over what earlier layers gave at one position is a part of the residual stream.
         if _calls.get() is None or type(module).__name__.endswith("AttentionResidual"):
-            return own(module, query, key, value, attention_mask, **arguments)
+            return attend(module, query, key, value, attention_mask, **arguments)
         handler, index = next_call()
         call = AttentionCall(
-            index, module, query, key, value, attention_mask, arguments, own, default
+            index, module, query, key, value, attention_mask, arguments, attend, default
         )
         return handler(call), None
 
-    return own if _calls.get() is None else passed_on
+    return attend if _calls.get() is None else passed_on
 
 
 def next_call() -> tuple[Handler, int]:

@@ -33,13 +33,13 @@ class LaterLayers:
         lens.prove_once([item])
         self._lens, self._item, self._options = lens, item, options
         self._sites = lens.sites(item)
-        self._given: dict[nn.Module, list[Any]] = defaultdict(list)
+        self._outputs: dict[nn.Module, list[Any]] = defaultdict(list)
         self._counts: dict[int, int] = {}
         earlier = map(self._earlier, range(len(self._sites)))
         kept = {layers[-1] for layers in earlier if layers}
 
         def note(layer: nn.Module, _inputs: Inputs, output: Any) -> None:
-            self._given[layer].append(output)
+            self._outputs[layer].append(output)
 
         with hooked(kept, after=note):
             self.output = self.run(AttentionCall.run)
@@ -57,9 +57,9 @@ class LaterLayers:
         0 where layers cannot be left out: they are called several times, or the output would not be the model's own.
         """
         if number not in self._counts:
-            layers, at, count = self._earlier(number), self._sites[number].slot, 0
-            plain = all(one.route is None and not one.gated for one in self._sites)
-            if at and plain and layers and len(self._given[layers[-1]]) == 1:
+            layers, slot, count = self._earlier(number), self._sites[number].slot, 0
+            plain = all(site.route is None and not site.gated for site in self._sites)
+            if slot and plain and layers and len(self._outputs[layers[-1]]) == 1:
                 with self._from(number):
                     again = self.run(AttentionCall.run)
                 name = (
@@ -67,8 +67,8 @@ class LaterLayers:
                 )
                 before, after = self.output[name], again[name]
                 if (after - before).norm() <= NOISE[before.dtype] * before.norm():
-                    places = (one.slot for one in self._sites if one.slot)
-                    count = sum(place[0] == at[0] and place < at for place in places)
+                    places = (site.slot for site in self._sites if site.slot)
+                    count = sum(other[0] == slot[0] and other < slot for other in places)
             self._counts[number] = count
         return self._counts[number]
 
@@ -92,16 +92,16 @@ class LaterLayers:
     def _from(self, number: int) -> Iterator[None]:
         layers, home, ended = self._earlier(number), get_ident(), Event()
         # What the last of them gives is read; the others only need an output of its form.
-        given = self._given[layers[-1]][0]
+        output = self._outputs[layers[-1]][0]
 
-        def giving(own: Callable[..., Any]) -> Callable[..., Any]:
+        def giving(original: Callable[..., Any]) -> Callable[..., Any]:
             def forward(*args: Any, **kwargs: Any) -> Any:
                 # Other threads get the layer's own, also of what they set in the meantime.
                 if get_ident() != home or ended.is_set():
-                    return own(*args, **kwargs)
+                    return original(*args, **kwargs)
                 size = len(first_input((args, kwargs)))
                 return tree_map_only(
-                    Tensor, lambda one: one.expand(size, *one.shape[1:]).clone(), given
+                    Tensor, lambda part: part.expand(size, *part.shape[1:]).clone(), output
                 )
 
             return forward
@@ -114,5 +114,5 @@ class LaterLayers:
 
     def _earlier(self, number: int) -> list[nn.Module]:
         """Return the layers before that of an attention in its list."""
-        path, at = self._sites[number].slot or ("", 0)
-        return list(self._lens.body.get_submodule(path).children())[:at]
+        path, index = self._sites[number].slot or ("", 0)
+        return list(self._lens.body.get_submodule(path).children())[:index]

@@ -56,7 +56,7 @@ class LayerBatch(Layer):
         )
         # The last type contains every token without a type of its own.
         self.structural = self.key_types[..., :-1].any(-1)
-        values = wide(torch.cat([one.value for one in calls]))
+        values = wide(torch.cat([call.value for call in calls]))
         self._lower = factor.lower.reshape(-1, self.heads, *factor.lower.shape[-2:])
         self._lower = self._lower.repeat_interleave(len(texts), 0)
         self.projected = ProjectedValues(
@@ -71,21 +71,22 @@ class LayerBatch(Layer):
         for rows in self.projector.steps(self.n_query):
             calls = [call.rows(rows) for call in self.calls]
             attended = zip(*(call.attend() for call in calls), strict=True)
-            outputs, weights = (near(torch.cat(one)) for one in attended)
+            outputs, weights = (near(torch.cat(parts)) for parts in attended)
             if weights.dtype in HALF:
                 # Computed again from Q and K where that is possible.
                 call, bias = calls[0], None
-                query = torch.cat([one.query for one in calls])
-                keys = torch.cat([one.repeated(one.key) for one in calls])
+                query = torch.cat([call.query for call in calls])
+                keys = torch.cat([call.repeated(call.key) for call in calls])
                 visible = near(call.visible())[:1, None]
-                added: Any = [one.bias() for one in calls]
+                added: Any = [call.bias() for call in calls]
                 if added[0] is not None:
-                    bias = torch.cat([one.expand(len(self.texts), -1, -1, -1) for one in added])
+                    bias = torch.cat([part.expand(len(self.texts), -1, -1, -1) for part in added])
                 softcap = call.arguments.get("softcap")
                 logits = attention_logits(query, keys, call.scaling, bias, softcap)
                 exact = visible_softmax(logits, visible)
-                given = weights, exact, logits, query, keys, call.scaling, visible
-                self._follows &= follow_logits(*given)
+                self._follows &= follow_logits(
+                    weights, exact, logits, query, keys, call.scaling, visible
+                )
                 weights = torch.where(self._follows[..., None, None], exact, wide(weights))
             outputs = wide(outputs.transpose(1, 2))
             yield Block(rows, weights.flatten(0, 1), (outputs @ self._lower).flatten(0, 1))

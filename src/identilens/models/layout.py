@@ -141,12 +141,12 @@ def discover(model: PreTrainedModel, forward: Callable[[], Any]) -> Sites:
 
 
 def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Site:
-    found = _linear(meeting.candidates)
-    gated = found is None and meeting.mixture is None
+    reader = _linear(meeting.candidates)
+    gated = reader is None and meeting.mixture is None
     if gated:
         with intercept(model, AttentionCall.run), torch.no_grad():
-            found = _linear(gated_candidates(meeting.call, meeting.inputs))
-    if found is None:
+            reader = _linear(gated_candidates(meeting.call, meeting.inputs))
+    if reader is None:
         why = meeting.loss
         if meeting.candidates:
             why = (
@@ -158,26 +158,26 @@ def _site(model: PreTrainedModel, name: str, meeting: Meeting, layer: int) -> Si
             f"{type(meeting.module).__name__} changes the attention output before it is projected: {why}"
         )
     (_, heads, queries, _), value = meeting.call.query.shape, meeting.call.value
-    first = found.inputs.ndim == 3 and found.inputs.shape[:2] == (queries, 1) != (1, 1)
+    first = reader.inputs.ndim == 3 and reader.inputs.shape[:2] == (queries, 1) != (1, 1)
     return Site(
         layer,
         meeting.kind,
         name,
         heads,
-        found.module,
+        reader.module,
         value.new_zeros(value.shape[-1]),
-        found.added,
+        reader.added,
         meeting.slot,
         first,
         meeting.route,
         meeting.chooses,
         gated=gated,
-        normed=found.normed,
+        normed=reader.normed,
     )
 
 
 def _linear(candidates: Iterable[Candidate]) -> Candidate | None:
-    return next((one for one in candidates if is_linear(one.module, one.inputs)), None)
+    return next((reader for reader in candidates if is_linear(reader.module, reader.inputs)), None)
 
 
 def layer_of(model: nn.Module, site: Site) -> nn.Module:
@@ -205,8 +205,8 @@ def other_layers(
         for path in sorted({path for path, _ in attention})
         for number, layer in enumerate(model.get_submodule(path).children())
     }
-    bare = tuple(name for place, name in names.items() if place not in attention)
-    return bare, tuple(name for place, name in names.items() if place in mixers)
+    bare = tuple(name for slot, name in names.items() if slot not in attention)
+    return bare, tuple(name for slot, name in names.items() if slot in mixers)
 
 
 def _members(model: nn.Module) -> dict[nn.Module, Slot]:
@@ -238,11 +238,11 @@ def _numbers(model: PreTrainedModel, meetings: Sequence[Meeting]) -> list[int]:
     for kind in {meeting.kind for meeting in meetings}:
         order = [call for call, meeting in enumerate(meetings) if meeting.kind == kind]
         order.sort(key=lambda call: meetings[call].module not in text)
-        known = {place for call in order if (place := meetings[call].slot)}
+        known = {slot for call in order if (slot := meetings[call].slot)}
         alone = len(known) == len(order) and len({path for path, _ in known}) == 1
         for count, call in enumerate(order):
-            place = meetings[call].slot
-            numbers[call] = place[1] if alone and place else count
+            slot = meetings[call].slot
+            numbers[call] = slot[1] if alone and slot else count
     return numbers
 
 
@@ -281,12 +281,12 @@ def chosen_heads(
     Raises:
         InputError: If the model lacks one of them.
     """
-    for one in _kinds(sites, kind):
-        every = [site.layer for site in sites if site.kind == one]
+    for asked in _kinds(sites, kind):
+        every = [site.layer for site in sites if site.kind == asked]
         for layer in every if layers is None else layers:
-            site = sites[find_site(sites, layer, 0, one)]
+            site = sites[find_site(sites, layer, 0, asked)]
             for head in range(site.heads) if heads is None else heads:
-                find_site(sites, layer, head, one)
+                find_site(sites, layer, head, asked)
                 yield site, head
 
 
@@ -370,9 +370,11 @@ def _changes(before: Tensor, after: Tensor, axes: tuple[int, ...], middle: tuple
 def _states(values: Any) -> Any:
     """Return the first tensor of hidden states among inputs or outputs of a layer."""
     tensors = (
-        one for one in tree_leaves(values) if isinstance(one, Tensor) and one.is_floating_point()
+        leaf
+        for leaf in tree_leaves(values)
+        if isinstance(leaf, Tensor) and leaf.is_floating_point()
     )
-    return next((one for one in tensors if one.ndim >= 3), None)
+    return next((leaf for leaf in tensors if leaf.ndim >= 3), None)
 
 
 def _positions(states: Tensor, call: AttentionCall) -> tuple[int, ...]:
@@ -382,7 +384,7 @@ def _positions(states: Tensor, call: AttentionCall) -> tuple[int, ...]:
     same = [axis for axis, size in enumerate(states.shape[:-1]) if size == call.query.shape[2]]
     if len(same) == 1:
         return tuple(same)
-    one, two, three = states.shape[-3:]
-    if states.ndim != 4 or (one == two) == (two == three):
+    first, second, third = states.shape[-3:]
+    if states.ndim != 4 or (first == second) == (second == third):
         return ()
-    return (2, 3) if two == three else (1, 2)
+    return (2, 3) if second == third else (1, 2)

@@ -347,8 +347,8 @@ class Lens:
             options = {"output_hidden_states": True} if hidden_states else {}
             output = self.run(texts, collector, **options)
             for index, item in enumerate(texts):
-                found = split_states(output, collector.lengths, index) if hidden_states else {}
-                states = {name: one.cpu() for name, one in found.items()}
+                split = split_states(output, collector.lengths, index) if hidden_states else {}
+                states = {name: state.cpu() for name, state in split.items()}
                 layers = tuple(collector.layers[index])
                 names = item.tokens or {
                     "encoder": position_names(self.model.config, layers[0].queries.shape[1])

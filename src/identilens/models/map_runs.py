@@ -76,7 +76,9 @@ class MapRuns:
         return near(torch.cat(outputs))
 
     def _parts(self, changes: Sequence[Rows]) -> Iterator[Sequence[Rows]]:
-        return (changes[at : at + self._batch] for at in range(0, len(changes), self._batch))
+        return (
+            changes[start : start + self._batch] for start in range(0, len(changes), self._batch)
+        )
 
     def _outcome(self, changes: Sequence[Rows]) -> dict[str, Float[Tensor, "change *shape"]]:
         """Return final states, logits and losses under each change; the last two if the model has them."""
@@ -84,8 +86,8 @@ class MapRuns:
         *_, states = states_of(output).values()
         logits = output.get("logits")
         losses = text_losses(self._lens.model, self._item, logits)
-        found = {"hidden": states[-1], "logits": logits, "loss": losses}
-        return {name: one for name, one in found.items() if one is not None}
+        named = {"hidden": states[-1], "logits": logits, "loss": losses}
+        return {name: value for name, value in named.items() if value is not None}
 
     def _run(self, changes: Sequence[Rows]) -> Any:
         head, self._reached = self._head, False

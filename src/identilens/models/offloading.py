@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 def device_of(model: nn.Module) -> torch.device:
     """Return the device of the first parameter in memory; the CPU if none is."""
-    devices = (one.device for one in model.parameters() if not one.is_meta)
+    devices = (part.device for part in model.parameters() if not part.is_meta)
     return next(devices, torch.device("cpu"))
 
 
 def is_offloaded(model: nn.Module) -> bool:
     """Return whether some parameters are in memory only while they are needed."""
-    return any(one.is_meta for one in model.parameters())
+    return any(part.is_meta for part in model.parameters())
 
 
 def only_moves(module: nn.Module) -> bool:
@@ -24,7 +24,7 @@ def only_moves(module: nn.Module) -> bool:
 
 def tensor_of(model: nn.Module, name: str) -> Tensor:
     """Return a parameter or buffer, loaded if it waits elsewhere."""
-    path, _, own = name.rpartition(".")
+    path, _, last = name.rpartition(".")
     module = model.get_submodule(path)
     with align_module_device(module):
-        return getattr(module, own).detach()
+        return getattr(module, last).detach()

@@ -24,18 +24,18 @@ def relative(actual: Tensor, expected: Tensor) -> float:
 
 def deviation(plain: Any, other: Any, lengths: Lengths, items: Sequence[Item]) -> float:
     """Return the largest relative difference of any tensor of two model outputs on one text."""
-    found = [0.0]
+    errors = [0.0]
     others = dict(_tensors(other))
     for name, expected in _tensors(plain):
         # Under capture a family reports no weights, also if its configuration requests them.
         if name not in others and "attentions" in name:
             continue
         for text in range(len(items)):
-            part = _own(name, expected, text, lengths, items)
+            part = _index(name, expected, text, lengths, items)
             if part is not None:
-                found.append(relative(wide(others[name][part]), wide(expected[part])))
+                errors.append(relative(wide(others[name][part]), wide(expected[part])))
     # Unlike Python's, torch's largest is NaN if any is.
-    return float(torch.tensor(found, dtype=torch.float64).max())
+    return float(torch.tensor(errors, dtype=torch.float64).max())
 
 
 def _tensors(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
@@ -44,12 +44,12 @@ def _tensors(output: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
         for key, value in output.items():
             yield from _tensors(value, f"{name}.{key}")
         return
-    for place, one in enumerate(tree_leaves(output)):
-        if isinstance(one, Tensor) and one.is_floating_point():
-            yield f"{name}.{place}", one
+    for index, leaf in enumerate(tree_leaves(output)):
+        if isinstance(leaf, Tensor) and leaf.is_floating_point():
+            yield f"{name}.{index}", leaf
 
 
-def _own(name: str, tensor: Tensor, text: int, lengths: Lengths, items: Sequence[Item]) -> Any:
+def _index(name: str, tensor: Tensor, text: int, lengths: Lengths, items: Sequence[Item]) -> Any:
     """Return the index of a text's part of a tensor; None if there is no part without padding."""
     if len(items) == 1:
         return ...

@@ -38,8 +38,8 @@ _CHANNELS = ("pixel_values", "pixel_attention_mask", "input_features", "input_va
 def sequences_of(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
     """Yield each sequence of tokens, "encoder" or "decoder", and the input that has it."""
     for kind, side in (("encoder", ""), ("decoder", "decoder_")):
-        given = [f"{side}{name}" for name in SEQUENCES if f"{side}{name}" in tensors]
-        for name in given[:1]:
+        known = [f"{side}{name}" for name in SEQUENCES if f"{side}{name}" in tensors]
+        for name in known[:1]:
             yield kind, name
 
 
@@ -60,8 +60,8 @@ def cut_padding(item: dict[str, Tensor], row: int) -> None:
         if mask is None or (mask.ndim > 1 and mask_name == "pixel_attention_mask"):
             continue
         real = mask.bool()
-        whole = mask.ndim == 1 and torch.equal(mask, real.to(mask.dtype))
-        if not whole or int(real.unique_consecutive().sum()) > 1:
+        binary = mask.ndim == 1 and torch.equal(mask, real.to(mask.dtype))
+        if not binary or int(real.unique_consecutive().sum()) > 1:
             raise InputError(
                 f"{mask_name} of text {row}: expected 2 axes (text, position), with 1 for the text's own positions, "
                 "without a gap, and 0 for padding before or after them. Leave out masks between positions. Cut tokens "

@@ -128,14 +128,14 @@ class Proof:
 
     def alone(self, call: AttentionCall) -> Tensor:
         """Answer a call of the text that runs alone: its attention is that which it had in the batch."""
-        own = call.run()
+        output = call.run()
         if call.index in self._rows:
             rows, before = self._rows.pop(call.index)
-            after = wide(own[0, rows])
+            after = wide(output[0, rows])
             error = relative(after, before) if after.shape == before.shape else 1.0
             self._who, limit = type(call.module).__name__, _LONE_NOISE * self.noise
             self._note("a text in a batch is as it is alone", error, limit=limit, joined=True)
-        return own
+        return output
 
     def _note(
         self,
@@ -166,11 +166,11 @@ class Proof:
     def _check(self, call: AttentionCall) -> None:
         self._who = type(call.module).__name__
         self._check_layout(call)
-        own, rows = call.run(), self._checked_rows(call)
+        plain, rows = call.run(), self._checked_rows(call)
         part = call.rows(rows)
         output, weights = part.attend()
         shape = (len(self.items), call.query.shape[1], len(rows), call.key.shape[2])
-        if weights is None or weights.shape != shape or own[:, rows].shape != output.shape:
+        if weights is None or weights.shape != shape or plain[:, rows].shape != output.shape:
             self._refuse("attention gives its weights", f": those of {self._who} are not {shape}")
         reference = output
         if call.original is not call.eager and call.query.dtype in HALF:
@@ -180,7 +180,7 @@ class Proof:
             kept, columns = self.lengths.of(text, self.sites[call.index].kind, call)
             places = [row for row in rows if row < kept]
             here = slice(len(places))
-            outputs = own[text, places], output[text, here], reference[text, here]
+            outputs = plain[text, places], output[text, here], reference[text, here]
             self._check_text(call, text, places, columns, weights[text][:, here], *outputs)
 
     def _check_layout(self, call: AttentionCall) -> None:
@@ -209,18 +209,18 @@ class Proof:
         weights: Float[Tensor, "head row key"],
         *outputs: Float[Tensor, "row head d_v"],
     ) -> None:
-        own, output, reference = (wide(one) for one in outputs)
-        if not own.isfinite().all():
+        plain, output, reference = (wide(part) for part in outputs)
+        if not plain.isfinite().all():
             self.finite = False
             # Masks of minus infinity on every key of a query are read as the least number.
             if output.isfinite().all():
                 self._refuse(_OWN, f": the output of {self._who} has NaN or infinity")
             return
         if text == self.lone and len(self.items) > 1:
-            self._rows[call.index] = places, own
+            self._rows[call.index] = places, plain
         mixed = (wide(weights) @ wide(call.repeated(call.value)[text])).transpose(0, 1)
         self._note("weights times values give the attention output", relative(mixed, output))
-        self._note(_OWN, relative(reference, own))
+        self._note(_OWN, relative(reference, plain))
         sums, least = wide(weights).sum(-1), float(weights.min())
         over = float(((sums - 1) if call.has_sink else (sums - 1).abs()).max())
         self._note(
@@ -228,11 +228,11 @@ class Proof:
             max(over, -least),
             f"smallest sum {float(sums.min()):.3f}",
         )
-        seen = call.rows(places).visible()[text].clone()
-        seen[:, columns:] = False
+        visible = call.rows(places).visible()[text].clone()
+        visible[:, columns:] = False
         self._note(
             "hidden keys have no weight",
-            float((weights * ~seen).abs().max()),
+            float((weights * ~visible).abs().max()),
             "largest weight on padding or a masked key",
             0.0,
         )
@@ -264,23 +264,23 @@ class Proof:
     def _projected(self, module: nn.Module, inputs: Inputs, output: Any) -> None:
         if self._pending is None or self.sites[self._pending[0].index].projection is not module:
             return
-        call, given = self._pending
+        call, mixed = self._pending
         site, self._pending = self.sites[call.index], None
-        joined = given.sum(2) if site.added else given.flatten(2)
-        entered, left = (by_text(one, call, site) for one in (first_input(inputs), output))
+        joined = mixed.sum(2) if site.added else mixed.flatten(2)
+        entered, left = (by_text(side, call, site) for side in (first_input(inputs), output))
         checked = self._checked_rows(call)
         projection, bias = wide(site.output_projection), wide(site.output_bias)
         for text in range(len(self.items)):
-            own = slice(self.lengths.of(text, site.kind, call)[0])
-            if not left[text, own].isfinite().all():
+            kept = slice(self.lengths.of(text, site.kind, call)[0])
+            if not left[text, kept].isfinite().all():
                 self.finite = False
                 return
             self._note(
                 "the module hands on the attention output",
-                relative(wide(entered[text, own]), wide(joined[text, own])),
+                relative(wide(entered[text, kept]), wide(joined[text, kept])),
             )
-            rows = [row for row in checked if row < own.stop]
-            summed = torch.einsum("nhv,hvd->nd", wide(given[text, rows]), projection) + bias
+            rows = [row for row in checked if row < kept.stop]
+            summed = torch.einsum("nhv,hvd->nd", wide(mixed[text, rows]), projection) + bias
             error = relative(summed, wide(left[text, rows]))
             self._note("heads add up to the block's output", error)
 

@@ -31,10 +31,10 @@ def adds_up(
     """
     layer, block = meeting.layer, meeting.module
     if projection not in {*block.modules()}:
-        block = next(one for one in model.modules() if projection in {*one.children()})
-    same = [one for one in meetings if layer is None or one.layer is layer]
+        block = next(part for part in model.modules() if projection in {*part.children()})
+    same = [met for met in meetings if layer is None or met.layer is layer]
     ends = [block] if layer is None or block is not layer.module else []
-    norms = [one for one in block.modules() if "Norm" in type(one).__name__]
+    norms = [norm for norm in block.modules() if "Norm" in type(norm).__name__]
 
     def passage(mixed: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return what the projection gives and what leaves the block before its norm, if anything leaves it."""
@@ -46,8 +46,10 @@ def adds_up(
                 projected.append(output.flatten())
 
         def leave(_module: nn.Module, inputs: Inputs, *output: Any) -> None:
-            tensors = (one for one in tree_leaves(output or inputs[0]) if isinstance(one, Tensor))
-            left.extend(one for one in tensors if projected)
+            tensors = (
+                leaf for leaf in tree_leaves(output or inputs[0]) if isinstance(leaf, Tensor)
+            )
+            left.extend(leaf for leaf in tensors if projected)
 
         def answer(call: AttentionCall) -> Tensor:
             changed = same[call.index] is meeting
@@ -68,17 +70,17 @@ def adds_up(
         return (torch.cat(projected), left[0]) if left else None
 
     with evaluation_mode(model):
-        own = meeting.call.run()
-    if not own.isfinite().all():
+        plain = meeting.call.run()
+    if not plain.isfinite().all():
         return True
-    before, after = passage(own), passage(4 * drawn_like(own))
+    before, after = passage(plain), passage(4 * drawn_like(plain))
     if before is None or after is None:
         # The layer itself projects, and normalises nothing afterwards.
         return True
     # The block may put positions in another order.
-    given, left = (
-        wide(two - one).flatten().sort().values for one, two in zip(before, after, strict=True)
+    inner, left = (
+        wide(new - old).flatten().sort().values for old, new in zip(before, after, strict=True)
     )
-    size = max(float(one.abs().max()) for one in (*before, *after))
-    limit = max(MATCH[own.dtype], MATCH[torch.float32]) * size
-    return given.shape == left.shape and float((given - left).abs().max()) <= limit
+    size = max(float(part.abs().max()) for part in (*before, *after))
+    limit = max(MATCH[plain.dtype], MATCH[torch.float32]) * size
+    return inner.shape == left.shape and float((inner - left).abs().max()) <= limit

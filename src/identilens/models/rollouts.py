@@ -52,7 +52,8 @@ def _by_kind(layers: Sequence[CapturedLayer]) -> dict[str, Rollout]:
         both = map(mean_over_heads, (relevant.weights, relevant.effective))
         maps.setdefault(layer.site.kind, []).append(torch.stack([*both]))
     return {
-        kind: Rollout(*map(attention_rollout, torch.stack(own, 1))) for kind, own in maps.items()
+        kind: Rollout(*map(attention_rollout, torch.stack(pairs, 1)))
+        for kind, pairs in maps.items()
     }
 
 
@@ -68,7 +69,7 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
         UnsupportedModelError: As `text_rollouts`, or if the model does not have its layers in a list.
     """
     blocks = list(dict.fromkeys(layer_of(lens.body, site) for site in lens.sites(item)))
-    norms = [one for block in blocks for one in block.modules() if "Norm" in type(one).__name__]
+    norms = [norm for block in blocks for norm in block.modules() if "Norm" in type(norm).__name__]
     reads: list[list[Read]] = []
 
     def note(module: nn.Module, inputs: Inputs) -> None:
@@ -139,25 +140,25 @@ def _contributions(
     """Return ALTI's contributions to the output of one block; None if no norm reads that output as it is."""
     [(_, stream), *norms] = read
     output = stream + (weights @ projected).sum(0) + layer.site.output_bias.to(weights)
-    own = [(norm, given) for norm, given in norms if given.shape == stream.shape]
+    norms = [(norm, inputs) for norm, inputs in norms if inputs.shape == stream.shape]
     # The first norms that read what the block gives, and what it adds to.
     after, before = (
-        next((norm for norm, given in own if relative(given, states) <= limit), None)
+        next((norm for norm, inputs in norms if relative(inputs, states) <= limit), None)
         for states in (output, stream)
     )
     if after is None or (before is None and not isinstance(after, nn.LayerNorm)):
         return None
     rows = []
     for query in range(weights.shape[1]):
-        parts, whole = (weights[:, query, :, None] * projected).sum(0), output[query]
+        parts, total = (weights[:, query, :, None] * projected).sum(0), output[query]
         parts[query] += stream[query]
         # A block that begins with a norm of its input ends before the next one.
         if before is None:
             norm: Any = after
-            scale = (whole.var(unbiased=False) + norm.eps).rsqrt()
-            scale = scale if norm.weight is None else scale * norm.weight.to(whole)
-            parts, whole = ((one - one.mean(-1, keepdim=True)) * scale for one in (parts, whole))
+            scale = (total.var(unbiased=False) + norm.eps).rsqrt()
+            scale = scale if norm.weight is None else scale * norm.weight.to(total)
+            parts, total = ((part - part.mean(-1, keepdim=True)) * scale for part in (parts, total))
             # The shift of a norm is in the output only.
-            whole = whole if norm.bias is None else whole + norm.bias.to(whole)
-        rows.append(alti_contributions(parts, whole))
+            total = total if norm.bias is None else total + norm.bias.to(total)
+        rows.append(alti_contributions(parts, total))
     return torch.stack(rows)

@@ -34,7 +34,7 @@ class Spelling:
         Spaces do not count. A run begins with its first letter, not with a line break before it. Several tokens of one
         character, as of an emoji, are one run.
         """
-        wanted, size, found = _plain(words), len(self.tokens), []
+        wanted, size, runs = _plain(words), len(self.tokens), []
         for start in range(size):
             if not self._spelled(start, start + 1) or self._goes_on(start):
                 continue
@@ -44,14 +44,14 @@ class Spelling:
             ):
                 end += 1
             if self._spelled(start, end) == wanted:
-                found.append((start, end))
+                runs.append((start, end))
         # Special tokens have names alone.
-        return found or (replace(self, spans=()).runs(words) if self.spans else [])
+        return runs or (replace(self, spans=()).runs(words) if self.spans else [])
 
-    def _goes_on(self, place: int) -> bool:
+    def _goes_on(self, token: int) -> bool:
         """Return whether a token belongs to the character of the one before it."""
         spans = self.spans
-        return bool(spans) and place > 0 and spans[place] == spans[place - 1] != (0, 0)
+        return bool(spans) and token > 0 and spans[token] == spans[token - 1] != (0, 0)
 
     def _spelled(self, start: int, end: int) -> str:
         """Return what tokens spell: the characters of the text, where these are known, or their names."""

@@ -81,16 +81,16 @@ def read_stream(lens: Lens, item: Item, position: int) -> Stream:
         before, after = reads[block], writes[block]
         left = after - before - writes[site.projection]
         near = limit * float(before.norm() + after.norm())
-        written = (writes[one] for one in block.modules() if one in writes)
+        written = (writes[part] for part in block.modules() if part in writes)
         rests = [left, *(left - row for row in written if row.shape == left.shape)]
         if min(rest.norm() for rest in rests) > near:
             raise _unsupported(lens, "a layer adds more than attention and feed-forward network")
     last = writes[blocks[-1]]
     norms = [
-        one
-        for one, row in reads.items()
-        if torch.equal(row, last) and hasattr(one, "weight") and one in writes
-        if unembedding in reads and torch.equal(writes[one], reads[unembedding])
+        norm
+        for norm, row in reads.items()
+        if torch.equal(row, last) and hasattr(norm, "weight") and norm in writes
+        if unembedding in reads and torch.equal(writes[norm], reads[unembedding])
     ]
     frozen = _frozen(norms[-1], last, writes[norms[-1]], limit) if norms else None
     if frozen is None:
@@ -109,10 +109,10 @@ def require_unembedding(lens: Lens) -> nn.Linear:
     Raises:
         UnsupportedModelError: For a model that is no language model.
     """
-    found: Any = lens.model.get_output_embeddings()
-    if found is None:
+    linear: Any = lens.model.get_output_embeddings()
+    if linear is None:
         raise _unsupported(lens, "it predicts no tokens")
-    return found
+    return linear
 
 
 def _frozen(

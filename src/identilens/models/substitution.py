@@ -60,7 +60,7 @@ class Substitution:
 
     def __init__(self, sites: Sites, replacements: Replacements) -> None:
         self._sites = sites
-        self._given = [
+        self._weights = [
             (find_site(sites, *address), address[1], weights)  # pyright: ignore[reportArgumentType]
             for address, weights in replacements.items()
         ]
@@ -68,9 +68,11 @@ class Substitution:
     def __call__(self, call: AttentionCall) -> Tensor:
         """Return the output of one attention call (batch of one)."""
         output, site = call.mixed(), self._sites[call.index]
-        for number, head, given in self._given:
+        for number, head, weights in self._weights:
             if number == call.index:
-                rows = given if isinstance(given, Rows) else Rows(range(output.shape[1]), given)
+                rows = (
+                    weights if isinstance(weights, Rows) else Rows(range(output.shape[1]), weights)
+                )
                 put_rows(output, 0, rows, site, head, call)
         return output
 
@@ -96,8 +98,8 @@ def put_rows(
             f"{where}: the text has queries 0 to {queries - 1}; got {list(rows.queries)}."
         )
     check_finite(weights=rows.weights)
-    seen = near(call.rows(rows.queries).visible()[0]).to(rows.weights.device)
-    if rows.weights.masked_fill(seen, 0.0).any():
+    visible = near(call.rows(rows.queries).visible()[0]).to(rows.weights.device)
+    if rows.weights.masked_fill(visible, 0.0).any():
         raise InputError(
             f"{where}: the weights to put in use keys that the model hides from these queries. "
             "Set them to zero."
@@ -121,7 +123,7 @@ def text_losses(
         MODEL_FOR_CAUSAL_LM_MAPPING,
     )
     config = type(model.config)
-    decodes, masked, causal = (isinstance(model, one.get(config, ())) for one in mappings)
+    decodes, masked, causal = (isinstance(model, mapping.get(config, ())) for mapping in mappings)
     # Some encoder–decoders are also listed as masked language models.
     masked = masked and not decodes
     ids = item.tensors.get("decoder_input_ids" if decodes else "input_ids")
@@ -130,4 +132,4 @@ def text_losses(
         return None
     if not masked:
         logits, ids = logits[:, :-1], ids[1:]
-    return torch.stack([cross_entropy(one, ids.to(one.device)) for one in wide(logits)])
+    return torch.stack([cross_entropy(part, ids.to(part.device)) for part in wide(logits)])

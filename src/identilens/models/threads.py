@@ -89,7 +89,7 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 def configurations(model: nn.Module) -> list[Any]:
     """Return the configurations of a model's modules; some modules have a mapping of that name."""
     configs = (vars(module).get("config") for module in model.modules())
-    return [*{id(one): one for one in configs if hasattr(one, "__dict__")}.values()]
+    return [*{id(config): config for config in configs if hasattr(config, "__dict__")}.values()]
 
 
 def _fields(owner: Any) -> dict[str, Any]:
@@ -110,12 +110,12 @@ def restored(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for owner, own in before:
+        for owner, old in before:
             fields = _fields(owner)
-            for name in {**own, **fields}:
-                changed = fields.get(name) is not own.get(name) and (id(owner), name) not in _BEFORE
+            for name in {**old, **fields}:
+                changed = fields.get(name) is not old.get(name) and (id(owner), name) not in _BEFORE
                 if changed and (fields is owner or not name.startswith("_")):
-                    if name in own:
-                        fields[name] = own[name]
+                    if name in old:
+                        fields[name] = old[name]
                     else:
                         del fields[name]

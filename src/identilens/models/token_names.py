@@ -40,8 +40,8 @@ def token_names(tokenizer: Any, ids: Sequence[int]) -> tuple[str, ...]:
             # Bytes that are no character are written out.
             marks = content.decode("utf-8", "surrogateescape")
             piece = "".join(
-                f"<0x{ord(one) - 0xDC00:02X}>" if "\udc80" <= one <= "\udcff" else one
-                for one in marks
+                f"<0x{ord(mark) - 0xDC00:02X}>" if "\udc80" <= mark <= "\udcff" else mark
+                for mark in marks
             )
         if marked:
             piece = piece.replace(_SPACE, " ")

@@ -32,10 +32,10 @@ def by_text(handler: Handler, texts: int) -> Handler:
             mask = call.query.new_ones(1, 1, queries, call.key.shape[2]).bool()
         hidden = False if mask.dtype == torch.bool else torch.finfo(mask.dtype).min
         query, key, value = (
-            one.unflatten(0, (-1, windows)).transpose(1, 2).flatten(2, 3)
-            for one in (call.query, call.key, call.value)
+            part.unflatten(0, (-1, windows)).transpose(1, 2).flatten(2, 3)
+            for part in (call.query, call.key, call.value)
         )
-        own = call.run().unflatten(0, (-1, windows)).flatten(1, 2)
+        output = call.run().unflatten(0, (-1, windows)).flatten(1, 2)
         joined = replace(
             call,
             query=query,
@@ -43,7 +43,7 @@ def by_text(handler: Handler, texts: int) -> Handler:
             value=value,
             mask=_blocks(mask.expand(batch, -1, queries, -1), windows, hidden),
             arguments=arguments,
-            original=lambda *_, **__: (own, own),
+            original=lambda *_, **__: (output, output),
             windows=windows,
         )
         return handler(joined).unflatten(1, (windows, -1)).flatten(0, 1)

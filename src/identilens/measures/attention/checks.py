@@ -37,10 +37,10 @@ def check_precision(weights: Tensor) -> None:
 
 def check_numbers(least: int, **numbers: int) -> None:
     """Raise for what is no whole number, and for one that is too small."""
-    for name, given in numbers.items():
-        if not isinstance(given, Integral) or int(given) < least:
+    for name, number in numbers.items():
+        if not isinstance(number, Integral) or int(number) < least:
             raise InputError(
-                f"expected a whole number as {name} of at least {least}; got {given!r}."
+                f"expected a whole number as {name} of at least {least}; got {number!r}."
             )
 
 

@@ -54,21 +54,21 @@ def pattern_keys(
             f"expected a query from 0 to {len(tokens) - 1} and one of the patterns {', '.join(PATTERNS)}; got "
             f"{query} and {pattern!r}."
         )
-    place = torch.arange(len(tokens))
+    keys = torch.arange(len(tokens))
     offset = {"previous": -1, "next": 1, "current": 0}
     if pattern in offset:
-        named = place == query + offset[pattern]
+        named = keys == query + offset[pattern]
     elif pattern == "first":
-        named = place == 0
+        named = keys == 0
     elif pattern in ("duplicate", "induction"):
-        named = torch.tensor([token == tokens[query] for token in tokens]) & (place != query)
+        named = torch.tensor([token == tokens[query] for token in tokens]) & (keys != query)
         if pattern == "induction":
             named = torch.cat([named.new_zeros(1), named[:-1]])
     else:
         named = torch.tensor([_IS[pattern](token) for token in tokens])
-    seen = torch.ones_like(named) if visible is None else visible.cpu()
-    named = named & seen
-    return named if named.any() and (seen & ~named).any() else None
+    visible = torch.ones_like(named) if visible is None else visible.cpu()
+    named = named & visible
+    return named if named.any() and (visible & ~named).any() else None
 
 
 _IS: dict[str, Callable[[str], bool]] = {

@@ -103,8 +103,8 @@ def certain_weights(
     rows = checked_weights(weights, T, visible)
     allowed, lower = allowed_change(rows, T, tolerance), torch.zeros_like(rows)
     for space, some, keys in shared_spaces(T.of_heads(), len(rows), visible):
-        place = some[..., None], keys
-        lower[place], _ = least_weights(space, rows[place], allowed[some])
+        cells = some[..., None], keys
+        lower[cells], _ = least_weights(space, rows[cells], allowed[some])
     return lower
 
 
@@ -123,13 +123,13 @@ def shared_spaces(
     for size in sizes.unique().tolist():
         alike = (sizes == size).nonzero()[:, 0]
         for part in blocks(len(alike), 4 * heads * keys * rank**2, masks.device):
-            own = masks[alike[part]]
-            seen = own.any(0).nonzero()[:, 0]
-            own = own[:, seen]
-            compact = T.compact[:, None, seen].expand(-1, len(own), -1, -1).flatten(0, 1)
-            limits = T.tolerance_of(own.sum(1)).repeat(heads)
-            space = row_space(compact, own.repeat(heads, 1), limits)
-            yield space, (which == alike[part, None]).nonzero()[:, 1].view(-1, size), seen
+            chosen = masks[alike[part]]
+            index = chosen.any(0).nonzero()[:, 0]
+            chosen = chosen[:, index]
+            compact = T.compact[:, None, index].expand(-1, len(chosen), -1, -1).flatten(0, 1)
+            limits = T.tolerance_of(chosen.sum(1)).repeat(heads)
+            space = row_space(compact, chosen.repeat(heads, 1), limits)
+            yield space, (which == alike[part, None]).nonzero()[:, 1].view(-1, size), index
 
 
 def least_weights(
@@ -156,7 +156,7 @@ def least_weights(
     each = 8 * (2 * space.rank**2 + 8 * keys)
 
     def solved(heads: Tensor, costs: Tensor, row: Tensor) -> Optima:
-        rows = (one[heads].take_along_dim(row[..., None], 1) for one in (inside, reach))
+        rows = (part[heads].take_along_dim(row[..., None], 1) for part in (inside, reach))
         return SharedPrograms(space.kept[heads]).minimise(costs, *rows)
 
     # Costs of programs that look for alternatives with little on all keys; their optima are single points.
@@ -173,12 +173,12 @@ def least_weights(
         heads, most = asking[part], int(counts[part.start])
         # A head with fewer programs repeats its first.
         asked = open_[heads].flatten(1)
-        place = asked.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
-        place = place.where(asked.gather(1, place), place[:, :1])
-        optima = solved(heads, one_hot(place % keys, keys).to(inside.dtype), place // keys)
+        cells = asked.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
+        cells = cells.where(asked.gather(1, cells), cells[:, :1])
+        optima = solved(heads, one_hot(cells % keys, keys).to(inside.dtype), cells // keys)
         slope = torch.linalg.vector_norm(optima.multipliers / scales[heads], dim=-1)
-        for whole, ends in ((lo, optima.bounds), (slopes, slope)):
-            whole[heads] = whole[heads].flatten(1).scatter(1, place, ends).view(-1, count, keys)
+        for full, ends in ((lo, optima.bounds), (slopes, slope)):
+            full[heads] = full[heads].flatten(1).scatter(1, cells, ends).view(-1, count, keys)
     return torch.minimum(lo, inside), slopes
 
 
@@ -217,7 +217,7 @@ def functional_interval(
             f"expected coefficients of shape (functional, {len(row)}), one for each key; got {tuple(costs.shape)}; "
             "pass one row for each functional (coefficients[None] for a single one)."
         )
-    seen = costs[:, programs.keys]
-    (lo,), (hi,), gaps = programs.between(seen[None])
-    gap = float(gaps.max()) if len(seen) else 0.0
-    return FunctionalIntervals(seen @ programs.inside[0], lo, hi, space.nullity, gap)
+    costs = costs[:, programs.keys]
+    (lo,), (hi,), gaps = programs.between(costs[None])
+    gap = float(gaps.max()) if len(costs) else 0.0
+    return FunctionalIntervals(costs @ programs.inside[0], lo, hi, space.nullity, gap)

@@ -79,10 +79,10 @@ def effective_attention(
     mixed = values.values if isinstance(values, ProjectedValues) else values
     check_values(mixed, output_projection)
     check_finite(weights=weights)
-    given, keys = weights.shape, mixed.shape[-2]
-    if len(given) != mixed.ndim or (given[:-2], given[-1]) != (mixed.shape[:-2], keys):
+    shape, keys = weights.shape, mixed.shape[-2]
+    if len(shape) != mixed.ndim or (shape[:-2], shape[-1]) != (mixed.shape[:-2], keys):
         raise InputError(
-            f"weights must be (..., query, {keys}) to fit values of shape {tuple(mixed.shape)}; got {tuple(given)}. "
+            f"weights must be (..., query, {keys}) to fit values of shape {tuple(mixed.shape)}; got {tuple(shape)}. "
             "Repeat grouped values once for each of their heads."
         )
     check_mask(visible, weights.shape[-2], mixed.shape[-2])

@@ -86,11 +86,11 @@ def optima_of(
     Raises:
         NumericalError: A program whose answer cannot be certified.
     """
-    own = (costs @ inside[..., None])[..., 0]
+    cost = (costs @ inside[..., None])[..., 0]
     # A weight that never moves is a mixture of the outputs and of the sum: its row of B proves that.
     alone = (
-        own.clone(),
-        own.clone(),
+        cost.clone(),
+        cost.clone(),
         inside[:, :, None].expand_as(costs).clone(),
         costs @ space.kept[:, None],
     )
@@ -98,14 +98,14 @@ def optima_of(
     if len(moving):
         rows, count = costs.shape[1:3]
         reach = allowed[moving, :, None] / space.scales[moving, None]
-        each = (one.repeat_interleave(count, 1) for one in (inside[moving], reach))
+        each = (part.repeat_interleave(count, 1) for part in (inside[moving], reach))
         programs = SharedPrograms(space.kept[moving], space.blocks)
-        found = programs.minimise(costs[moving].flatten(1, 2), *each)
-        parts = found.values, found.bounds, found.points, found.multipliers
-        for whole, part in zip(alone, parts, strict=True):
-            whole[moving] = part.unflatten(1, (rows, count))
+        optima = programs.minimise(costs[moving].flatten(1, 2), *each)
+        parts = optima.values, optima.bounds, optima.points, optima.multipliers
+        for full, part in zip(alone, parts, strict=True):
+            full[moving] = part.unflatten(1, (rows, count))
     values, bounds, points, multipliers = alone
-    return Optima(values, torch.minimum(bounds, own), points, multipliers)
+    return Optima(values, torch.minimum(bounds, cost), points, multipliers)
 
 
 @dataclass(frozen=True)
@@ -148,9 +148,9 @@ class RowPrograms:
         part: Int[Tensor, " part"] | slice = slice(None),
     ) -> Optima:
         """Return the least values of linear costs over all alternatives of some rows: see `optima_of`."""
-        own, allowed = self.inside[part, None], self.allowed[part, None]
-        found = optima_of(self.space.of(part), own, costs[:, None], allowed)
-        return Optima(*(one[:, 0] for one in vars(found).values()))
+        inside, allowed = self.inside[part, None], self.allowed[part, None]
+        optima = optima_of(self.space.of(part), inside, costs[:, None], allowed)
+        return Optima(*(field[:, 0] for field in vars(optima).values()))
 
     def between(
         self, costs: Float[Tensor, "row functional seen"]
@@ -182,28 +182,28 @@ class RowPrograms:
                 open_[part] = open_[part].scatter(1, keys, False)
                 gap[part] = torch.maximum(gap[part], (optima.values - optima.bounds).amax(1))
                 least[part] = torch.minimum(least[part], optima.points.amin(1))
-                if sum(one.shape[1] for one in met) < 4 * size:
-                    found = self.inside[:, None].repeat(1, keys.shape[1], 1)
-                    met.append(found.index_copy(0, part, optima.points))
+                if sum(points.shape[1] for points in met) < 4 * size:
+                    points = self.inside[:, None].repeat(1, keys.shape[1], 1)
+                    met.append(points.index_copy(0, part, optima.points))
         lo, hi = torch.minimum(lo, self.inside), torch.maximum(hi, self.inside).clamp_max(1.0)
         return Ends(lo, hi, gap, torch.cat(met, 1))
 
     def certificate(self, row: int, functional: Float[Tensor, " seen"]) -> Certificate:
         """Return both ends of a linear functional of a row over all alternatives, with what proves them."""
-        space, place = self.space, torch.tensor([row], device=self.keys.device)
-        optima = self.optima(torch.stack([functional, -functional])[None], place)
-        free, seen = space.scales[row].isfinite(), space.visible[row]
+        space, part = self.space, torch.tensor([row], device=self.keys.device)
+        optima = self.optima(torch.stack([functional, -functional])[None], part)
+        free, visible = space.scales[row].isfinite(), space.visible[row]
         scales, blocks = space.scales[row, free], space.blocks
         # The columns of constants are left out of F: the sum of a row never changes, so they prove nothing more.
         parts = (
-            self.inside[row, seen],
-            space.kept[row][seen][:, free] * scales,
-            (torch.zeros_like(self.keys) if blocks is None else blocks)[seen],
-            functional[seen],
+            self.inside[row, visible],
+            space.kept[row][visible][:, free] * scales,
+            (torch.zeros_like(self.keys) if blocks is None else blocks)[visible],
+            functional[visible],
             self.allowed[row],
             optima.multipliers[0][:, free] / scales,
             optima.bounds[0] * optima.bounds.new_tensor([1.0, -1.0]),
-            optima.points[0][:, seen],
+            optima.points[0][:, visible],
         )
         return Certificate(*(part.cpu() for part in parts))
 
@@ -270,17 +270,19 @@ class RowPrograms:
             if not open_.any():
                 break
             rows, which = some_of(open_, limits.shape[1])
-            at = reached[rows].gather(1, which)
+            length = reached[rows].gather(1, which)
             if len(rows) < len(programs.kept):
                 programs = SharedPrograms(kept[rows], self.space.blocks)
-            own = inside[rows, None].expand(-1, which.shape[1], -1)
+            weights = inside[rows, None].expand(-1, which.shape[1], -1)
             asked = costs[rows].take_along_dim(which[..., None], 1)
-            bounds, multipliers = programs.bounds(asked, own, at[..., None] / scales[rows], _RADIUS)
+            bounds, multipliers = programs.bounds(
+                asked, weights, length[..., None] / scales[rows], _RADIUS
+            )
             slope = torch.linalg.vector_norm(multipliers / scales[rows], dim=2)
             step = (bounds - limits[rows].gather(1, which)) / slope
             step = step.nan_to_num(0.0).clamp_min(0.0)
-            reached[rows] = reached[rows].scatter(1, which, at + step)
-            more = step > _SETTLED * (at + step)
+            reached[rows] = reached[rows].scatter(1, which, length + step)
+            more = step > _SETTLED * (length + step)
             open_ = torch.zeros_like(open_)
             open_[rows] = open_[rows].scatter(1, which, more)
         return reached

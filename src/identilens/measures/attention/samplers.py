@@ -99,15 +99,15 @@ def sample_alternatives(
 
     shared = all(space is spaces[0] for space in spaces)
     groups = [(len(rows), spaces[0])] if shared else [(1, space) for space in spaces]
-    found = []
+    moved = []
     for _ in range(count):
         direction = torch.cat([directions(size, space) for size, space in groups])
         part: Tensor | float = 0.99 if share is None else share
         if share is None and method == "brunner":
             part = torch.rand(len(rows), dtype=rows.dtype, generator=generator).to(rows.device)
         move = (part * largest_step(rows, direction))[:, None] * direction
-        found.append((rows + move).clamp_min(0.0))
-    return torch.stack(found)
+        moved.append((rows + move).clamp_min(0.0))
+    return torch.stack(moved)
 
 
 def far_alternatives(
@@ -141,13 +141,13 @@ def far_alternatives(
     T = head_values(projected_values)
     rows = checked_weights(weights, T, visible)
     check_numbers(1, starts=starts)
-    found = rows.clone()
+    far = rows.clone()
     for space, some, keys in shared_spaces(T.of_heads(), len(rows), visible):
         # Points of all starts are held together, of so many rows.
         for part in some.split(NUMBERS // len(keys) + 1, 1):
-            place = part[..., None], keys
-            found[place] = _farthest(space, rows[place], starts, generator)
-    return found
+            cells = part[..., None], keys
+            far[cells] = _farthest(space, rows[cells], starts, generator)
+    return far
 
 
 def _farthest(
@@ -219,27 +219,27 @@ def analytic_centre(row: Float[Tensor, " key"], space: SimplexSpace) -> Centre:
 
 def _relative_interior(weights_row: Tensor, space: SimplexSpace) -> tuple[Tensor, Tensor]:
     """Return a feasible point that is positive wherever some alternative is positive, and a mask of these keys."""
-    point, seen = weights_row.clone(), space.visible
+    point, mask = weights_row.clone(), space.visible
     if not space.nullity:
-        return point, torch.zeros_like(seen)
-    low = seen & (point < FLOOR)
+        return point, torch.zeros_like(mask)
+    low = mask & (point < FLOOR)
     if not low.any():
-        return point, seen
+        return point, mask
     points = [weights_row]
     while low.any():
         vertex = torch.zeros_like(weights_row)
-        vertex[seen] = by_simplex(-low[seen].double(), weights_row[seen], space.kept[seen])[0]
+        vertex[mask] = by_simplex(-low[mask].double(), weights_row[mask], space.kept[mask])[0]
         if vertex[low].sum() <= FLOOR * len(points):
             break
         points.append(vertex)
         point = torch.stack(points).mean(0)
-        fewer = seen & (point < FLOOR)
+        fewer = mask & (point < FLOOR)
         if fewer.sum() == low.sum():
             break
         low = fewer
     # The solver's error changes the output of the mean; remove that change.
     point = (point - space.kept @ (space.kept.mT @ (point - weights_row))).clamp_min(0.0)
-    return point, seen & ~low
+    return point, mask & ~low
 
 
 def _face_directions(space: SimplexSpace, movable: Tensor) -> Tensor:
@@ -249,9 +249,9 @@ def _face_directions(space: SimplexSpace, movable: Tensor) -> Tensor:
     left, sigma, _ = svd(inside, full_matrices=True)
     # A wrong rank here would change the output by the singular value: only rounding counts as zero.
     rank = int((sigma > FACE_ROUNDING).sum())
-    whole = space.free.new_zeros((space.visible.shape[0], inside.shape[0] - rank))
-    whole[movable] = left[:, rank:]
-    return whole
+    basis = space.free.new_zeros((space.visible.shape[0], inside.shape[0] - rank))
+    basis[movable] = left[:, rank:]
+    return basis
 
 
 def _newton(point: Tensor, free: Tensor, movable: Tensor) -> tuple[Tensor, Tensor]:
@@ -292,17 +292,17 @@ def uniform_rows(
     Cost O(n) per reflection, about k reflections per leg for simplex nullity k.
     """
     centres = [analytic_centre(row, space) for row, space in zip(rows, spaces, strict=True)]
-    sizes = [8 * len(one.free) * sum(one.free.shape) for one in centres]
-    solve, found = torch.linalg.solve_triangular, []
+    sizes = [8 * len(centre.free) * sum(centre.free.shape) for centre in centres]
+    solve, chains = torch.linalg.solve_triangular, []
     together = max(1, BYTES // max(sizes))
     for first in range(0, len(centres), together):
         some = centres[first : first + together]
         starts = torch.stack([centre.point for centre in some])[:, None]
         # x moves by free L⁻ᵀ g: the rows of free L⁻ᵀ are a chain's directions, its columns the normals of the walls.
-        moves = [solve(one.rounding.mT, one.free, upper=True, left=False) for one in some]
+        moves = [solve(centre.rounding.mT, centre.free, upper=True, left=False) for centre in some]
         # Rows with fewer free directions get zeros for the others.
-        size = max(one.shape[1] for one in moves)
-        moves = torch.stack([pad(one, (0, size - one.shape[1])) for one in moves]).mT
+        size = max(move.shape[1] for move in moves)
+        moves = torch.stack([pad(move, (0, size - move.shape[1])) for move in moves]).mT
         normals, points = moves.mT @ moves, starts.repeat(1, count, 1)
         for _ in range(LEGS if size else 0):
             shape = (*points.shape[:2], size)
@@ -310,8 +310,8 @@ def uniform_rows(
             points = _leg(points, drawn @ moves, normals, _REFLECTIONS * size)
         kept = stacked(spaces[first : first + together]).kept
         drift = (points - starts) @ kept
-        found.append((points - drift @ kept.mT).clamp_min(0.0))
-    return torch.cat(found).transpose(0, 1)
+        chains.append((points - drift @ kept.mT).clamp_min(0.0))
+    return torch.cat(chains).transpose(0, 1)
 
 
 def _leg(
@@ -322,7 +322,7 @@ def _leg(
 ) -> Float[Tensor, "centre chain key"]:
     """Run every chain for the time of a leg; a wall with normal w turns v into v − 2 (v·w) w / |w|²."""
     left = torch.full_like(velocity[..., 0], LEG)
-    place = torch.arange(len(velocity), device=velocity.device)[:, None].expand(velocity.shape[:2])
+    centre = torch.arange(len(velocity), device=velocity.device)[:, None].expand(velocity.shape[:2])
     sizes = normals.diagonal(dim1=1, dim2=2)
     for _ in range(most):
         reach, wall = torch.where(velocity < 0, -points / velocity, torch.inf).min(-1)
@@ -332,8 +332,8 @@ def _leg(
             return points
         left = torch.where(hit, left - reach, 0.0)
         towards = velocity.gather(-1, wall[..., None])[..., 0]
-        turn = torch.where(hit, 2 * towards / sizes[place, wall], 0.0)
-        velocity = velocity - turn[..., None] * normals[place, wall]
+        turn = torch.where(hit, 2 * towards / sizes[centre, wall], 0.0)
+        velocity = velocity - turn[..., None] * normals[centre, wall]
     raise NumericalError(
         f"expected a leg of a billiard walk to end within {most} reflections; the alternatives may be too thin: "
         "try a larger tolerance, or leave this row out."

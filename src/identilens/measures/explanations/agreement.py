@@ -37,20 +37,20 @@ def rank_agreement(
         NumericalError: NaN or infinity.
     """
     check_finite(first=first, second=second)
-    seen = (
+    mask = (
         torch.ones_like(first, dtype=torch.bool) if visible is None else visible.expand(first.shape)
     )
-    a, b = _centred_ranks(first, seen, 0.0), _centred_ranks(second, seen, floor)
+    a, b = _centred_ranks(first, mask, 0.0), _centred_ranks(second, mask, floor)
     size = torch.linalg.vector_norm(a, dim=-1) * torch.linalg.vector_norm(b, dim=-1)
     return torch.where(size > 0, (a * b).sum(-1) / size, torch.nan)
 
 
-def _centred_ranks(scores: Tensor, seen: Tensor, floor: float) -> Tensor:
+def _centred_ranks(scores: Tensor, mask: Tensor, floor: float) -> Tensor:
     """Return ranks less their mean, 0 at hidden parts."""
-    held = scores.detach().double().masked_fill(~seen, 0.0)
+    held = scores.detach().double().masked_fill(~mask, 0.0)
     equal = (held.abs().amax(-1) * TIE).clamp_min(floor)[..., None, None]
     apart = held[..., :, None] - held[..., None, :]
-    both = seen[..., :, None] & seen[..., None, :]
+    both = mask[..., :, None] & mask[..., None, :]
     # Parts below less parts above: twice the rank, centred.
     return (apart.sign() * (both & (apart.abs() > equal))).sum(-1)
 

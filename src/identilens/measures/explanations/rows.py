@@ -16,9 +16,9 @@ Mask = Bool[Tensor, "row key"] | None
 
 def _removal(weights: Rows, T: ProjectedValues) -> Rows:
     """Return the effect of removing each key; the whole output for a key that has all the weight."""
-    whole = torch.linalg.vector_norm(weights @ T.compact.to(weights.dtype), dim=-1, keepdim=True)
+    norm = torch.linalg.vector_norm(weights @ T.compact.to(weights.dtype), dim=-1, keepdim=True)
     effect = removal_effect(weights, T)
-    return torch.where(effect.isnan(), whole.to(effect.dtype), effect)
+    return torch.where(effect.isnan(), norm.to(effect.dtype), effect)
 
 
 ROW_EXPLANATIONS: dict[str, Callable[[Rows, ProjectedValues, Mask], Rows]] = {
@@ -73,9 +73,9 @@ def value_zeroing(
         >>> value_zeroing(torch.tensor([[1.0, 0.0]]), torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]]))
         tensor([[0., 1.]], dtype=torch.float64)
     """
-    whole, parts = output.double(), without.double()
-    whole, parts = (
-        one / torch.linalg.vector_norm(one, dim=-1, keepdim=True) for one in (whole, parts)
+    full, parts = output.double(), without.double()
+    full, parts = (
+        part / torch.linalg.vector_norm(part, dim=-1, keepdim=True) for part in (full, parts)
     )
     # Half the squared distance of unit vectors: 1 − cos without loss of digits near 0.
-    return ((parts - whole).square().sum(-1) / 2).mT
+    return ((parts - full).square().sum(-1) / 2).mT

@@ -128,18 +128,18 @@ def rollout_bounds(
         T, visible = heads[0].projected, heads[0].visible
         compact = torch.stack([head.projected.compact for head in heads])
         T = replace(T, values=compact, output=None)
-        weights = torch.stack([checked_weights(one.weights, T, visible) for one in heads])
+        weights = torch.stack([checked_weights(head.weights, T, visible) for head in heads])
         value = 0.5 * value + 0.5 * value @ weights.mean(0).mT
         rows, below = needed[-1 - number], (bounds, reached)
-        bounds, reached, found = _least(weights, T, visible, rows, tolerance, below, witnesses)
-        maps.append(found)
+        bounds, reached, witness = _least(weights, T, visible, rows, tolerance, below, witnesses)
+        maps.append(witness)
         step(number + 1)
     gap = float((reached - bounds)[:, asked].max()) if bounds.numel() else 0.0
     value = value[:, asked]
     least, greatest = bounds[:, asked].chunk(2)
     ends = torch.minimum(least, value), torch.maximum(-greatest, value)
-    halves = [list(one) for one in zip(*(one.chunk(2) for one in maps), strict=True)]
-    value, lo, hi = (one.to(functionals.device) for one in (value, *ends))
+    halves = [*map(list, zip(*(part.chunk(2) for part in maps), strict=True))]
+    value, lo, hi = (end.to(functionals.device) for end in (value, *ends))
     return RolloutBounds(value, lo, hi, max(gap, 0.0), *(halves if witnesses else ()))
 
 
@@ -156,11 +156,11 @@ def _least(
 
     ``below`` are the first two of the layer before. The maps have no functionals if they are not asked for.
     """
-    lower, value = (0.5 * one for one in below)
+    lower, value = (0.5 * part for part in below)
     maps = weights.expand(len(lower) if witnesses else 0, -1, -1, -1).clone()
     allowed = allowed_change(weights, T, tolerance)
-    seen = None if visible is None else visible[queries]
-    for space, some, keys in shared_spaces(T, len(queries), seen):
+    mask = None if visible is None else visible[queries]
+    for space, some, keys in shared_spaces(T, len(queries), mask):
         rows = queries[some]
         inside, reach = (
             weights[:, rows[..., None], keys].flatten(0, 1),
@@ -168,12 +168,12 @@ def _least(
         )
         together = max(1, _PROGRAMS // (len(weights) * rows.numel()))
         for part in torch.arange(len(lower), device=lower.device).split(together):
-            costs, reached = (one[part][:, keys] for one in below)
+            costs, reached = (side[part][:, keys] for side in below)
             costs = costs.expand(*inside.shape[:2], -1, -1)
             optima = optima_of(space, inside, costs, reach)
             points = optima.points
-            for ends, found in ((lower, optima.bounds), (value, (points * reached).sum(-1))):
-                heads = found.unflatten(0, (-1, len(rows)))
+            for ends, values in ((lower, optima.bounds), (value, (points * reached).sum(-1))):
+                heads = values.unflatten(0, (-1, len(rows)))
                 ends[part[:, None, None], rows] += 0.5 * heads.mean(0).permute(2, 0, 1)
             if witnesses:
                 cells = part[:, None, None, None], slice(None), rows[..., None], keys

@@ -49,9 +49,7 @@ def box_statistics(rows: pl.DataFrame, by: Sequence[str] = ("kind", "layer")) ->
         The group columns, low, q1, median, q3, high, mean, not_largest (if ``rows`` have ``largest``), and tokens.
     """
     value = pl.col("contribution")
-    ends = {
-        name: value.quantile(at, "linear").over(by) for name, at in (("q1", 0.25), ("q3", 0.75))
-    }
+    ends = {name: value.quantile(q, "linear").over(by) for name, q in (("q1", 0.25), ("q3", 0.75))}
     reach = 1.5 * (pl.col("q3") - pl.col("q1"))
     within = value.is_between(pl.col("q1") - reach, pl.col("q3") + reach)
     share = [(~pl.col("largest")).mean().alias("not_largest")] if "largest" in rows.columns else []

@@ -91,11 +91,11 @@ def rollout_correlation(table: pl.DataFrame) -> pl.DataFrame:
         if the table has no rollouts.
     """
     causal = (pl.col("kind") == "decoder") & (pl.col("input") > pl.col("hidden"))
-    seen = table.lazy().filter(~causal).drop_nulls("raw_rollout")
-    found = []
+    kept = table.lazy().filter(~causal).drop_nulls("raw_rollout")
+    parts = []
     for pairs, rows in (
-        ("all", seen),
-        ("context", seen.filter(pl.col("hidden") != pl.col("input"))),
+        ("all", kept),
+        ("context", kept.filter(pl.col("hidden") != pl.col("input"))),
     ):
         for rollout in ("raw", "effective"):
             correlations = [
@@ -107,5 +107,5 @@ def rollout_correlation(table: pl.DataFrame) -> pl.DataFrame:
             by_text = rows.group_by("kind", "layer", "text").agg(correlations)
             labels = pl.lit(rollout).alias("rollout"), pl.lit(pairs).alias("pairs")
             means = pl.col("pearson", "spearman").mean(), pl.col("pearson").count().alias("texts")
-            found.append(by_text.group_by("kind", "layer").agg(*labels, *means))
-    return pl.concat(found).sort("kind", "pairs", "rollout", "layer").collect()
+            parts.append(by_text.group_by("kind", "layer").agg(*labels, *means))
+    return pl.concat(parts).sort("kind", "pairs", "rollout", "layer").collect()

@@ -59,32 +59,32 @@ def circularity(
     are equivalent only if the direction is also in the null space of T₂. Every key is visible; both texts have the same
     length.
     """
-    one, two = projected(first), projected(second)
-    n = one.keys
-    kept, other = (T.simplex_space().kept for T in (one, two))
-    freedom = one.simplex_nullity
+    T1, T2 = projected(first), projected(second)
+    n = T1.keys
+    kept, other = (T.simplex_space().kept for T in (T1, T2))
+    freedom = T1.simplex_nullity
     shared = (kept.mT @ other).square().sum((-2, -1))
-    overlap = (freedom + two.simplex_nullity - n + shared) / freedom
-    given = weights.double()
+    overlap = (freedom + T2.simplex_nullity - n + shared) / freedom
+    A1 = weights.double()
     noise = torch.randn(
-        given.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        A1.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )
-    noise = noise.to(given.device)
+    noise = noise.to(A1.device)
     for _ in range(2):  # The second projection removes the rounding of the first.
         noise = noise - noise @ kept @ kept.mT
     noise = torch.where((freedom > 0)[:, None, None], noise, 0.0)
-    step = 0.5 * largest_step(given, noise)
+    step = 0.5 * largest_step(A1, noise)
     move = noise * torch.where(torch.isfinite(step), step, 0.0)[..., None]
 
     def change(compact: Tensor) -> Tensor:
-        size = torch.linalg.matrix_norm(given @ compact).clamp_min(1e-300)
+        size = torch.linalg.matrix_norm(A1 @ compact).clamp_min(1e-300)
         return torch.linalg.matrix_norm(move @ compact) / size
 
     return Circularity(
         freedom,
         torch.where(freedom > 0, overlap, torch.nan),
-        two.simplex_nullity.double() / max(1, n - 1),
+        T2.simplex_nullity.double() / max(1, n - 1),
         0.5 * move.abs().sum(-1).mean(-1),
-        change(one.compact),
-        change(two.compact),
+        change(T1.compact),
+        change(T2.compact),
     )

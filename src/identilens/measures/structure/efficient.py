@@ -49,14 +49,14 @@ def efficient_attention(
         >>> found.efficient
         tensor([[0.2500, 0.2500, 0.5000]], dtype=torch.float64)
     """
-    given = weights.double()
+    A = weights.double()
     kept = projected(values).simplex_space().kept
-    efficient = given @ kept @ kept.mT
+    efficient = A @ kept @ kept.mT
     return EfficientAttention(
         efficient,
         (efficient < -_ROUNDING).double().mean((-2, -1)),
         efficient.amin((-2, -1)),
-        (efficient.sum(-1) - given.sum(-1)).abs().amax(-1),
+        (efficient.sum(-1) - A.sum(-1)).abs().amax(-1),
     )
 
 

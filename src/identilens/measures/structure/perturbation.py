@@ -30,23 +30,21 @@ def perturbation_directions(weights: Map, structure: Map, seed: int = 0) -> dict
         >>> sorted(directions), [bool((weights + one).min() > -1e-6) for one in directions.values()]
         (['aware', 'breaking', 'random'], [True, True, True])
     """
-    given, support = weights.double(), _support(structure)
+    A, support = weights.double(), _support(structure)
     generator = torch.Generator().manual_seed(seed)
 
     def shares(allowed: Tensor) -> Tensor:
         # Exponential random numbers divided by their sum are uniform on the simplex.
         drawn = (
-            torch.empty(given.shape, dtype=torch.float64)
-            .exponential_(generator=generator)
-            .to(given.device)
+            torch.empty(A.shape, dtype=torch.float64).exponential_(generator=generator).to(A.device)
         )
         return normalise_rows(drawn * allowed)
 
-    inside, outside = given * support, given * ~support
+    inside, outside = A * support, A * ~support
     return {
         "aware": outside.sum(-1, keepdim=True) * shares(~support) - outside,
         "breaking": inside.sum(-1, keepdim=True) * shares(~support) - inside,
-        "random": given.sum(-1, keepdim=True) * shares(torch.ones_like(support)) - given,
+        "random": A.sum(-1, keepdim=True) * shares(torch.ones_like(support)) - A,
     }
 
 
@@ -75,5 +73,5 @@ def _support(structure: Tensor) -> Tensor:
         torch.arange(structure.shape[-1], device=structure.device) < (structure.shape[-1] + 1) // 2
     )
     half = torch.where((half.any(-1) & ~half.all(-1))[..., None], half, first)
-    whole = support.all(-1) | ~support.any(-1)
-    return torch.where(whole[..., None], half, support)
+    split = support.all(-1) | ~support.any(-1)
+    return torch.where(split[..., None], half, support)

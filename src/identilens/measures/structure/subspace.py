@@ -107,9 +107,9 @@ def against_subspace(
     """
     rank, dimension = (projector.diagonal(dim1=-2, dim2=-1).sum(-1) for projector in (column, kept))
     shared = (column * kept).sum((-2, -1))
-    given = weights.double()
-    left = (given - given @ column) @ kept
-    size = given.square().sum((-2, -1)).clamp_min(1e-300)
+    A = weights.double()
+    left = (A - A @ column) @ kept
+    size = A.square().sum((-2, -1)).clamp_min(1e-300)
     return AgainstR(
         (dimension - shared).clamp_min(0.0),
         (left.square().sum((-2, -1)) / size).clamp(0.0, 1.0),

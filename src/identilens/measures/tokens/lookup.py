@@ -83,7 +83,7 @@ def look_up(
         )
     sizes = torch.tensor(lengths)
     starts = sizes.cumsum(0) - sizes
-    found = [torch.zeros(4, 0).to(inputs).double()]
+    parts = [torch.zeros(4, 0).to(inputs).double()]
     # Sentences of one length go together.
     for size in sizes[sizes > abs(offset)].unique().tolist():
         asked = torch.arange(max(0, -offset), min(size, size - offset))
@@ -97,8 +97,8 @@ def look_up(
                 alike = (ids[rows[:, right], None] == ids[rows][:, None]).double()
                 credit = share[:, torch.arange(len(right)), right]
                 scores = credit, (share * alike).sum(-1), alike.new_tensor(1 / size), alike.mean(-1)
-                found.append(torch.stack(torch.broadcast_tensors(*scores)).flatten(1))
-    scores = torch.cat(found, 1)
+                parts.append(torch.stack(torch.broadcast_tensors(*scores)).flatten(1))
+    scores = torch.cat(parts, 1)
     sentences = sum(size > abs(offset) for size in lengths)
     rate, token_rate, chance, token_chance = scores.mean(1).tolist()
     return LookUp(rate, token_rate, chance, token_chance, scores.shape[1], sentences)

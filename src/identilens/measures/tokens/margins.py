@@ -39,7 +39,7 @@ class Noise:
     size: float
 
     @classmethod
-    def read(cls, given: str | float) -> "Noise":
+    def read(cls, noise: str | float) -> "Noise":
         """Return the noise of a name.
 
         Examples:
@@ -50,12 +50,12 @@ class Noise:
         Raises:
             SettingError: For any other name.
         """
-        name = str(given).strip()
+        name = str(noise).strip()
         if name in _CASTS:
             return cls(name, "cast", float(torch.finfo(_CASTS[name]).bits))
         match = _FORM.fullmatch(name)
         if match is None:
-            raise SettingError("noise", _EXPECTED, given)
+            raise SettingError("noise", _EXPECTED, noise)
         bits, channel, share, scale = match.groups()
         if bits and 2 <= int(bits) <= 16:
             return cls(name, "channel" if channel else "token", float(bits))
@@ -63,7 +63,7 @@ class Noise:
             return cls(name, "drop", float(share))
         if scale and float(scale) > 0:
             return cls(f"{float(scale):g}", "gaussian", float(scale))
-        raise SettingError("noise", _EXPECTED, given)
+        raise SettingError("noise", _EXPECTED, noise)
 
     def applied(self, states: Hidden, seed: int = 0) -> Hidden:
         """Return states as they come back with this noise, in float64; the seed is for what is random.
@@ -146,9 +146,9 @@ class Nearest:
     def __init__(self, centres: Float[Tensor, "centre d"], keep: int = 2) -> None:
         self.centres = centres.double()
         shape = (len(centres), keep)
-        place = centres.device
-        self.distances = torch.full(shape, torch.inf, dtype=torch.float64, device=place)
-        self.ids = torch.full(shape, -1, device=place)
+        device = centres.device
+        self.distances = torch.full(shape, torch.inf, dtype=torch.float64, device=device)
+        self.ids = torch.full(shape, -1, device=device)
         self.states = self.centres[:1].expand(keep, -1)
 
     def add(self, ids: Int[Tensor, " candidate"], states: Float[Tensor, "candidate d"]) -> None:
@@ -158,12 +158,12 @@ class Nearest:
         moved = self.centres - self.centres[0]
         squares = away.square().sum(1) - 2 * (moved @ away.T) + moved.square().sum(1)[:, None]
         distances = torch.cat([self.distances, squares.clamp_min(0).sqrt()], 1)
-        self.distances, at = distances.topk(keep, largest=False)
+        self.distances, top = distances.topk(keep, largest=False)
         ids = ids.to(self.ids.device)
-        self.ids = torch.cat([self.ids, ids.expand(len(self.ids), -1)], 1).gather(1, at)
-        new = at[0] >= keep
-        known = self.states[torch.where(new, 0, at[0])]
-        added = away[torch.where(new, at[0] - keep, 0)] + self.centres[0]
+        self.ids = torch.cat([self.ids, ids.expand(len(self.ids), -1)], 1).gather(1, top)
+        new = top[0] >= keep
+        known = self.states[torch.where(new, 0, top[0])]
+        added = away[torch.where(new, top[0] - keep, 0)] + self.centres[0]
         self.states = torch.where(new[:, None], added, known)
 
     def rival(self, token: int) -> Rival:
@@ -171,14 +171,14 @@ class Nearest:
 
         m = ½ min ‖c_v − h‖ over v ≠ token.
         """
-        place = int(self.ids[0, 0] == token)
-        half = float(self.distances[0, place]) / 2
-        return Rival(half, int(self.ids[0, place]), self.states[place])
+        rank = int(self.ids[0, 0] == token)
+        half = float(self.distances[0, rank]) / 2
+        return Rival(half, int(self.ids[0, rank]), self.states[rank])
 
     def distance_to(self, token: int) -> float:
         """Return the distance of the first state to the token's candidate, or at least that to the last one kept."""
-        found = (self.ids[0] == token).nonzero()
-        return float(self.distances[0, found[0, 0] if len(found) else -1])
+        ranks = (self.ids[0] == token).nonzero()
+        return float(self.distances[0, ranks[0, 0] if len(ranks) else -1])
 
     def separation(self) -> float:
         """Return a lower bound of half the distance from the first state's nearest candidate to every other one.

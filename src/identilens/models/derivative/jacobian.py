@@ -101,7 +101,7 @@ def jacobian_norms(
 def estimate(sums: Float[Tensor, "input 2 hidden"], width: int, k: int) -> SquaredNorms:
     """Return the norms from sums over k probes, of squared lengths and of their squares."""
     check_finite(derivatives=sums)
-    total, squares = (one.T for one in sums.unbind(1))
+    total, squares = sums.permute(1, 2, 0)
     if k == width:
         return SquaredNorms(total, torch.zeros_like(total), 0)
     mean = total / k
@@ -160,11 +160,11 @@ def output_norms(
         pulled = torch.vmap(lambda single: pull(single)[0])(cotangents)
         return wide(pulled.detach()).square().sum(-1)
 
-    found = torch.cat([*map(squares, frame.split(at_once))])[:, None]
-    check_finite(derivatives=found)
-    mean = found.mean(0)
+    norms = torch.cat([*map(squares, frame.split(at_once))])[:, None]
+    check_finite(derivatives=norms)
+    mean = norms.mean(0)
     left_out = (1 - count / width) / (count * (count - 1))
-    deviations = width * left_out**0.5 * (found - mean)
+    deviations = width * left_out**0.5 * (norms - mean)
     variances = deviations.square().sum(0)
     return SquaredNorms(
         width * mean,

@@ -225,8 +225,8 @@ class Follower(TorchFunctionMode):
         if name in _RANKED:
             self.ranking.add(self._origin())
         if name in _PRODUCTS:
-            tensors = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
-            if min(one.ndim for one in tensors) >= 2:
+            tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+            if min(leaf.ndim for leaf in tensors) >= 2:
                 return self._multiplied(name, args, kwargs, tensors[-2:], result)
         self._note(name, func, args, kwargs, result)
         return result
@@ -274,8 +274,8 @@ class Follower(TorchFunctionMode):
         self, name: str, func: Callable, args: tuple, kwargs: Mapping[str, Any], result: Any
     ) -> None:
         tracks = self._tracks
-        tensors = (one for one in tree_leaves(args) if isinstance(one, Tensor))
-        followed = next((one for one in tensors if one in tracks), None)
+        tensors = (leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor))
+        followed = next((leaf for leaf in tensors if leaf in tracks), None)
         track: Track | None = None if followed is None else tracks[followed]
         axis = kwargs.get("dim", *args[1:2])
         if name == "softmax" and axis in (-1, args[0].ndim - 1):
@@ -293,8 +293,8 @@ class Follower(TorchFunctionMode):
         if not isinstance(result, Tensor):
             return
         tracks.pop(result, None)
-        if (found := _after(track, name, func, args, kwargs, followed, result)) is not None:
-            tracks[result] = found
+        if (after := _after(track, name, func, args, kwargs, followed, result)) is not None:
+            tracks[result] = after
         elif isinstance(track, Mixed) and result.is_floating_point():
             track.outputs.changed = name
 
@@ -307,7 +307,9 @@ def holds_distributions(matrix: Any) -> bool:
         return False
     sums = [matrix.sum(axes) for axes in (-1, -2, (-1, -2))]
     return any(
-        bool(((one - 1).abs() <= _NEAR_ONE).all()) for one in sums if one.numel() < matrix.numel()
+        bool(((total - 1).abs() <= _NEAR_ONE).all())
+        for total in sums
+        if total.numel() < matrix.numel()
     )
 
 
@@ -335,7 +337,9 @@ def _after(
     if name in _SHAPES:
         if followed is not args[0]:
             return None
-        return replace(track, moves=(*track.moves, lambda one: func(one, *args[1:], **kwargs)))
+        return replace(
+            track, moves=(*track.moves, lambda tensor: func(tensor, *args[1:], **kwargs))
+        )
     if isinstance(track, Mixed) or result.shape != followed.shape:
         return None
     if isinstance(track, Weights):
@@ -345,7 +349,7 @@ def _after(
     if name not in ("mul", "div"):
         return track.masked(_hidden(name, args, kwargs, followed, result))
     # A number, or a number per row. A factor per entry counts as a mask, which is checked.
-    others = [one for one in args if one is not followed]
+    others = [arg for arg in args if arg is not followed]
     if len(others) != 1 or (name == "div" and followed is not args[0]):
         return None
     other = others[0]
@@ -365,7 +369,7 @@ def _hidden(
     name: str, args: Sequence[Any], kwargs: Mapping[str, Any], logits: Tensor, result: Tensor
 ) -> Bool[Tensor, "..."] | None:
     """Return the entries that one operation on logits hides, in the shape of its result; None if it hides none."""
-    first, *more = [one for one in (*args, *kwargs.values()) if one is not logits] or [None]
+    first, *more = [arg for arg in (*args, *kwargs.values()) if arg is not logits] or [None]
     hidden = None
     if name == "masked_fill":
         hidden = first if float(more[0]) <= -_HIDDEN else None

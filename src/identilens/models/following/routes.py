@@ -76,10 +76,10 @@ class Route:
         hidden = torch.zeros_like(mixture.logits, dtype=torch.bool)
         for mask, before in scores.masks:
             hidden = hidden | replay(mask, scores.moves[before:])
-        logits, hidden = (replay(one, mixture.moves) for one in (mixture.logits, hidden))
+        logits, hidden = (replay(part, mixture.moves) for part in (mixture.logits, hidden))
         logits, hidden, values = (
-            self.heads.split(one.expand(*lead, *one.shape[-2:]))
-            for one in (logits, hidden, mixture.values)
+            self.heads.split(part.expand(*lead, *part.shape[-2:]))
+            for part in (logits, hidden, mixture.values)
         )
         query, key = scores.sides(self.turned)
         scaling = scores.factor
@@ -132,8 +132,8 @@ def read_route(
             f"{name} does not put the outputs of its heads side by side before they are projected, so that the heads "
             "have no output projections of their own."
         )
-    found = ((turned, _score_heads(mixture, heads, turned)) for turned in (False, True))
-    turned, scores = next((one for one in found if one[1]), (False, None))
+    tried = ((turned, _score_heads(mixture, heads, turned)) for turned in (False, True))
+    turned, scores = next((pair for pair in tried if pair[1]), (False, None))
     if scores is None:
         raise UnsupportedModelError(
             f"{name} computes logits that are no products of queries and keys with terms added, so that its heads have "
@@ -149,8 +149,8 @@ def read_route(
         for group in range(heads.count, 1, -1)
         if heads.count % group == 0
         and all(
-            (one.unflatten(1, (-1, group)) == one[:, ::group, None]).all()
-            for one in (call.key, call.value)
+            (side.unflatten(1, (-1, group)) == side[:, ::group, None]).all()
+            for side in (call.key, call.value)
         )
     )
     return replace(
@@ -182,8 +182,8 @@ def _along(
     places: Sequence[Tensor], shape: Sequence[int], head: Tensor, count: int
 ) -> Heads | None:
     """Return the axis along which entries are those of their heads, from their coordinates."""
-    for axis, place in enumerate(places):
-        if shape[axis] % count == 0 and (place % count == head).all():
+    for axis, index in enumerate(places):
+        if shape[axis] % count == 0 and (index % count == head).all():
             return Heads(axis, count)
     return None
 

@@ -14,7 +14,7 @@ from identilens.models.eager import eager_attention_forward
 
 def einsum_in_steps(equation: Any, *operands: Any) -> Tensor | None:
     """Return an einsum that is a product of matrices, by moves of axes and one product; None for any other."""
-    tensors = [one for one in tree_leaves(operands) if isinstance(one, Tensor)]
+    tensors = [leaf for leaf in tree_leaves(operands) if isinstance(leaf, Tensor)]
     if not isinstance(equation, str) or "." in equation or "->" not in equation:
         return None
     inputs, out = equation.replace(" ", "").split("->")
@@ -23,7 +23,7 @@ def einsum_in_steps(equation: Any, *operands: Any) -> Tensor | None:
     a, b = inputs.split(",")
     summed = [letter for letter in a if letter in b and letter not in out]
     rows, columns = (
-        [letter for letter in one if letter not in other] for one, other in ((a, b), (b, a))
+        [letter for letter in side if letter not in other] for side, other in ((a, b), (b, a))
     )
     # No letter twice in one factor, none added up in it alone.
     known = {*rows, *columns} <= {*out} and len({*a}) + len({*b}) == len(a + b)
@@ -39,7 +39,9 @@ def einsum_in_steps(equation: Any, *operands: Any) -> Tensor | None:
 def _arranged(tensor: Tensor, letters: str, order: Sequence[str]) -> Tensor:
     """Return a tensor with its axes in another order; an axis without its letter has size 1."""
     axes = [letters.index(letter) for letter in order if letter in letters]
-    return tensor.permute(axes)[tuple(slice(None) if one in letters else None for one in order)]
+    return tensor.permute(axes)[
+        tuple(slice(None) if letter in letters else None for letter in order)
+    ]
 
 
 def attention_in_steps(
@@ -74,6 +76,8 @@ def multi_head_attention(
     def project(joined: Tensor, weight: Tensor, _bias: Tensor | None) -> Tensor:
         return linear[id(weight)](joined.unflatten(0, (-1, texts))).flatten(0, 1)
 
-    own: Any = nn.functional.multi_head_attention_forward
+    original: Any = nn.functional.multi_head_attention_forward
     names = {**vars(nn.functional), "has_torch_function": lambda _: False, "linear": project}
-    return FunctionType(own.__code__, names, argdefs=own.__defaults__)(query, *args, **kwargs)
+    return FunctionType(original.__code__, names, argdefs=original.__defaults__)(
+        query, *args, **kwargs
+    )

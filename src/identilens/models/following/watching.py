@@ -96,14 +96,14 @@ class Meeting:
         A decoder hides some later key from a query that the later query can see. Others, such as a picture or a
         prefix, may be seen from both sides.
         """
-        seen = self.call.visible()[0]
+        visible = self.call.visible()[0]
         queries, keys = self.call.query.shape[2], self.call.key.shape[2]
         if self.cross or (self.mixture and queries != keys):
             return "cross"
         # Keys beyond those of the queries belong to no later token: learnt ones, before all others or after them.
         more = max(0, keys - queries)
-        alike = keys < 2 or bool(seen.all())
-        sides = () if alike else (seen[:, more:], seen[:, : keys - more])
+        alike = keys < 2 or bool(visible.all())
+        sides = () if alike else (visible[:, more:], visible[:, : keys - more])
         forward = any(
             not bool(side.triu(1).any()) or bool((side.tril(-1) & ~side.mT).any()) for side in sides
         )
@@ -143,7 +143,7 @@ class Watch:
         self.reached: LayerRun | None = None
         self.meetings: list[Meeting] = []
         self.entered: set[nn.Module] = set()
-        self._given: dict[nn.Module, Inputs] = {}
+        self._inputs: dict[nn.Module, Inputs] = {}
         self.follower = Follower(model, self.mixing, lambda: self._current)
         self._current: nn.Module | None = None
         self._pending: Tensor | None = None
@@ -158,12 +158,12 @@ class Watch:
         self.entered.add(module)
         if any(map(holds_distributions, (*inputs[0], *inputs[1].values()))):
             self.follower.normalised.add(module)
-        self._given[module] = inputs
+        self._inputs[module] = inputs
         self._current = module
 
     def leaving(self, module: nn.Module, inputs: Inputs, output: Any) -> None:
         """Record the end of a module: later products do not belong to its attention."""
-        self._given.pop(module, None)
+        self._inputs.pop(module, None)
         if module is self._current:
             self._current = None
 
@@ -182,38 +182,40 @@ class Watch:
 
     def projecting(self, module: nn.Module, inputs: Inputs) -> None:
         """Record the input of a module, and whether it consists of head outputs."""
-        self._given[module] = args, kwargs = inputs
+        self._inputs[module] = args, kwargs = inputs
         if kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return
-        given, mixed = args[0], self.follower.mixed(args[0])
+        states, mixed = args[0], self.follower.mixed(args[0])
         if mixed is not None and isinstance(mixed.outputs, Mixture):
             if is_pointwise(module):
-                given, mixed = given.mT, replace(mixed, moves=(*mixed.moves, turned))
+                states, mixed = states.mT, replace(mixed, moves=(*mixed.moves, turned))
             for meeting in self.meetings:
-                ended = any(is_basic(one.module) for one in meeting.candidates)
+                ended = any(is_basic(reader.module) for reader in meeting.candidates)
                 if meeting.outputs is mixed.outputs and not ended and [*module.parameters()]:
-                    meeting.candidates.append(Candidate(module, given, mixed=mixed))
+                    meeting.candidates.append(Candidate(module, states, mixed=mixed))
         elif (pending := self._pending) is not None:
             for joined, added in ((pending.flatten(2), False), (pending.sum(2), True)):
-                same = given.numel() == joined.numel()
-                if same and torch.equal(given.reshape(joined.shape), joined):
-                    self.meetings[-1].candidates.append(Candidate(module, given, added))
+                same = states.numel() == joined.numel()
+                if same and torch.equal(states.reshape(joined.shape), joined):
+                    self.meetings[-1].candidates.append(Candidate(module, states, added))
                     self._pending = None if is_basic(module) else pending
                     return
 
-    def _meet(self, module: nn.Module, outputs: Outputs, **found: Any) -> None:
-        args, kwargs = self._given[module]
+    def _meet(self, module: nn.Module, outputs: Outputs, **fields: Any) -> None:
+        args, kwargs = self._inputs[module]
         inside = self.reached and module in {*self.reached.module.modules()}
         layer = self.reached if inside else None
         bound = inspect.signature(module.forward).bind_partial(*args, **kwargs).arguments
         bound = {**bound, **bound.get("kwargs", {})}
         first = next(iter(bound.values()), None)
         # An encoder-decoder passes the encoder's states to every layer; only cross attention uses them.
-        given = ("key_value_states", "encoder_hidden_states", "kv")
-        crosses = any(bound.get(name) is not None for name in given)
+        names = ("key_value_states", "encoder_hidden_states", "kv")
+        crosses = any(bound.get(name) is not None for name in names)
         for name in ("key", "context"):
             crosses |= isinstance(bound.get(name), Tensor) and bound[name] is not first
-        self.meetings.append(Meeting(module, crosses, self._given[module], layer, outputs, **found))
+        self.meetings.append(
+            Meeting(module, crosses, self._inputs[module], layer, outputs, **fields)
+        )
 
 
 def watched(
@@ -229,13 +231,13 @@ def watched(
     watch = Watch(model, members)
     attending = watch.follower.undisturbed(watch.attending)
     entering, projecting = map(watch.follower.undisturbed, (watch.entering, watch.projecting))
-    own = [module for module in model.modules() if is_attention(module)]
-    others = {*model.modules()} - {*own}
+    inner = [module for module in model.modules() if is_attention(module)]
+    others = {*model.modules()} - {*inner}
     with (
         intercept(model, attending),
         torch.no_grad(),
         hooked(members, watch.reaching),
-        hooked(own, entering, watch.leaving),
+        hooked(inner, entering, watch.leaving),
         hooked(others, projecting, watch.leaving),
         watch.follower,
     ):
@@ -243,7 +245,7 @@ def watched(
     calling = {meeting.module for meeting in watch.meetings if meeting.call is not None}
     # What a module of the interface computes beside it (a choice of keys) is part of its logits.
     meetings = [
-        one for one in watch.meetings if one.call or one.candidates or one.module not in calling
+        met for met in watch.meetings if met.call or met.candidates or met.module not in calling
     ]
     for meeting in meetings:
         meeting.chooses = meeting.module in watch.follower.ranking
@@ -256,8 +258,8 @@ def watched(
         )
     called = {meeting.module for meeting in meetings}
     # Linear attention takes no softmax and multiplies no distributions: such a layer has no attention in this sense.
-    own = watch.follower.normalised & watch.entered if called else watch.entered
-    silent = sorted({type(module).__name__ for module in own - called})
+    ran = watch.follower.normalised & watch.entered if called else watch.entered
+    silent = sorted({type(module).__name__ for module in ran - called})
     why = "it ran no attention (a softmax over keys times values)"
     if silent:
         why = (
@@ -274,15 +276,15 @@ def watched(
 
 def routes_among(meetings: Sequence[Meeting]) -> dict[int, Route]:
     """Return the routes of some attentions by the numbers of their products, from the first of them on."""
-    followed = [one.route for one in meetings if one.route]
+    followed = [met.route for met in meetings if met.route]
     return {route.number - followed[0].number: route for route in followed}
 
 
 def is_attention(module: nn.Module) -> bool:
     """Whether a module is the innermost module with Attention in its class name."""
-    named = (one for one in module.modules() if "Attention" in type(one).__name__)
+    named = (part for part in module.modules() if "Attention" in type(part).__name__)
     return [
-        one
-        for one in named
-        if not type(one).__name__.endswith(("Projection", "Output", "Residual"))
+        part
+        for part in named
+        if not type(part).__name__.endswith(("Projection", "Output", "Residual"))
     ] == [module]

@@ -103,8 +103,8 @@ def softmax_map(
         d_k**-0.5 if scaling is None else float(scaling),
         None if bias is None else bias.detach().double(),
     )
-    seen = torch.ones_like(queries @ keys.mT, dtype=torch.bool) if visible is None else visible
-    return SoftmaxMap(coordinates, seen, T.output_bases(n_q, visible), slice(None))
+    mask = torch.ones_like(queries @ keys.mT, dtype=torch.bool) if visible is None else visible
+    return SoftmaxMap(coordinates, mask, T.output_bases(n_q, visible), slice(None))
 
 
 def output_conditions(
