@@ -46,10 +46,8 @@ def adds_up(
                 projected.append(output.flatten())
 
         def leave(_module: nn.Module, inputs: Inputs, *output: Any) -> None:
-            tensors = (
-                leaf for leaf in tree_leaves(output or inputs[0]) if isinstance(leaf, Tensor)
-            )
-            left.extend(leaf for leaf in tensors if projected)
+            leaves = tree_leaves(output or inputs[0])
+            left.extend(leaf for leaf in leaves if projected and isinstance(leaf, Tensor))
 
         def answer(call: AttentionCall) -> Tensor:
             changed = same[call.index] is meeting
@@ -74,8 +72,7 @@ def adds_up(
     if not plain.isfinite().all():
         return True
     before, after = passage(plain), passage(4 * drawn_like(plain))
-    if before is None or after is None:
-        # The layer itself projects, and normalises nothing afterwards.
+    if before is None or after is None:  # the layer itself projects, and normalises nothing later
         return True
     # The block may put positions in another order.
     inner, left = (

@@ -185,8 +185,8 @@ def of_layer(
     changed = heads[head]
     if changed.site.normed:
         raise InputError(
-            f"{changed.kind} layer {changed.layer} normalises what its heads mix before it adds them up, so that what one "
-            "head adds depends on the others. Choose the outcome head, states or prediction."
+            f"{changed.kind} layer {changed.layer} normalises what its heads mix before it adds them up, so that what "
+            "one head adds depends on the others. Choose the outcome head, states or prediction."
         )
     row = torch.cat([each.row(query) for each in heads])
     # In coordinates that heads share; their widths may differ.
