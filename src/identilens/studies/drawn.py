@@ -71,7 +71,15 @@ def mean_of_rows(
         .name.keep()
     )
     joined = means.join(known, on=names, how="left", maintain_order="left")
-    means = joined.with_columns((ends + value).clip(least, most), known_error)
+    means = joined.select(
+        *names,
+        "tolerance",
+        "value",
+        (ends + value).clip(least, most),
+        known_error,
+        "rows",
+        "population",
+    )
     above = pl.col("lo") > 2 * pl.col("lo_error")
     below = pl.col("hi") < -2 * pl.col("hi_error")
     verdict = pl.when(above).then(pl.lit(ABOVE)).when(below).then(pl.lit(BELOW))

@@ -155,7 +155,7 @@ def test_maps_and_rows_are_drawn_from_the_seed_and_the_text():
     def drawn(text=0, **options):
         settings = FaithfulnessSettings(**options)
         maps = sampled_maps(FaithfulnessStudy(lens, [item, item], settings), text)
-        return [(one.place["layer"], one.place["head"], *one.queries) for one in maps]
+        return [(one.columns["layer"], one.columns["head"], *one.queries) for one in maps]
 
     every = drawn(maps=99, rows=99, groups=(2, 3))
     heads = [(site.layer, head) for site in lens.sites(item) for head in range(site.heads)]
