@@ -198,16 +198,16 @@ def same_answer(
     """
     _require_query(head, query)
     heads = text.beside(head, which)
-    for head in heads:
-        head.refuse_sink()
-    answer, raw = text.answer, torch.stack([head.attention[query] for head in heads])
+    for each in heads:
+        each.refuse_sink()
+    answer, raw = text.answer, torch.stack([each.attention[query] for each in heads])
     [read] = tolerances([tolerance], answer.outcome, "float32")
     kept = keep_answer(answer, heads, query, read, [], coerce("aim", Aim, aim))
     run = text.lens.substitute(in_row(heads, query, kept.weights), text.item)
     maps = []
-    for head, row in zip(heads, kept.weights, strict=True):
-        choices = {"kind": head.kind, "layer": head.layer, "head": head.head}
-        maps.append({"choices": choices, "layer": _layer_with(head, query, row)})
+    for each, row in zip(heads, kept.weights, strict=True):
+        choices = {"kind": each.kind, "layer": each.layer, "head": each.head}
+        maps.append({"choices": choices, "layer": _layer_with(each, query, row)})
     names = "mass_before", "mass_after", "keys_before", "keys_after"
     return {
         "maps": maps,
@@ -217,7 +217,7 @@ def same_answer(
         "largest_share": LARGEST,
         "measured": kept.columns["measured"],
         "output_error": max(
-            _row_error(head, query, row) for head, row in zip(heads, kept.weights, strict=True)
+            _row_error(each, query, row) for each, row in zip(heads, kept.weights, strict=True)
         ),
         **changed(text, run),
     }

@@ -68,6 +68,7 @@ def perturbation_rows(
             hidden = MapRuns(lens, item, head, batch=8).effects(changes)["hidden"]
             for (name, draw, share, after), moved in zip(moves, hidden.tolist(), strict=True):
                 change = after - before
+                norms = matrix_norms(change, structure)
                 rows.append(
                     {
                         "text": text,
@@ -77,13 +78,10 @@ def perturbation_rows(
                         "perturbation": name,
                         "draw": draw,
                         "share": share,
-                        **dict(
-                            zip(
-                                ("structure", "one", "infinity", "frobenius"),
-                                matrix_norms(change, structure),
-                                strict=True,
-                            )
-                        ),
+                        "structure": norms.structure,
+                        "one": norms.column_sum,
+                        "infinity": norms.infinity,
+                        "frobenius": norms.frobenius,
                         "structure_effective": float(structure_norm(change, other)),
                         "output": head.output_error(after),
                         "hidden": moved,
