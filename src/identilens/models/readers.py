@@ -46,10 +46,8 @@ def adds_up(
                 projected.append(output.flatten())
 
         def leave(_module: nn.Module, inputs: Inputs, *output: Any) -> None:
-            tensors = (
-                leaf for leaf in tree_leaves(output or inputs[0]) if isinstance(leaf, Tensor)
-            )
-            left.extend(leaf for leaf in tensors if projected)
+            leaves = (leaf for leaf in tree_leaves(output or inputs[0]) if isinstance(leaf, Tensor))
+            left.extend(leaf for leaf in leaves if projected)
 
         def answer(call: AttentionCall) -> Tensor:
             changed = same[call.index] is meeting
