@@ -136,7 +136,7 @@ def certified_rows(
     """
     count, claims, tables = len(allowed[0]), claims or [{}] * len(rows), []
     # So many rows together as the products of their columns easily fit.
-    each = 4 * count * max(row.space.kept.numel() * row.space.rank for row in rows)
+    each = 8 * count * max(row.space.kept.numel() * row.space.rank for row in rows)
     for part in blocks(len(rows), each, rows[0].row.device):
         some = [row for row in rows[part] for _ in range(count)]
         changes = [change for sizes in allowed[part] for change in sizes]
