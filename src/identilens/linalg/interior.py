@@ -221,11 +221,10 @@ class SharedPrograms:
         costs = costs.masked_fill(self._hidden, 1.0)
         each = 8 * prod(heads) * (4 * rho * rho + 16 * keys)
         programs = blocks(max(costs.shape[-2], 1), each, costs.device)
-        threads = torch.get_num_threads() if costs.device.type == "cpu" else 1
-        pool = ThreadPoolExecutor(threads, "", torch.set_num_threads, (1,))
+        split = ([x[..., part, :] for part in programs] for x in (costs, rows, reach))
+        pool = ThreadPoolExecutor(torch.get_num_threads(), "", torch.set_num_threads, (1,))
         with one_thread(), pool:
-            split = ([x[..., part, :] for part in programs] for x in (costs, rows, reach))
-            parts = [*pool.map(solve, *split)]
+            parts = [*(pool.map if costs.is_cpu else map)(solve, *split)]
         return tuple(torch.cat(part, len(heads)) for part in zip(*parts, strict=True))
 
     def _bounded(
