@@ -219,12 +219,13 @@ class SharedPrograms:
             reach = self.kept.new_zeros(*costs.shape[:-1], rho)
         # Hidden keys have a cost and no part in anything else.
         costs = costs.masked_fill(self._hidden, 1.0)
-        each = 8 * prod(heads) * (4 * rho * rho + 16 * keys)
+        each = 8 * prod(heads) * rho * (keys + 2 * rho)
         programs = blocks(max(costs.shape[-2], 1), each, costs.device)
         split = ([x[..., part, :] for part in programs] for x in (costs, rows, reach))
         pool = ThreadPoolExecutor(torch.get_num_threads(), "", torch.set_num_threads, (1,))
         with one_thread(), pool:
-            parts = [*(pool.map if costs.is_cpu else map)(solve, *split)]
+            run = pool.map if costs.is_cpu and len(programs) > 1 else map
+            parts = [*run(solve, *split)]
         return tuple(torch.cat(part, len(heads)) for part in zip(*parts, strict=True))
 
     def _bounded(
