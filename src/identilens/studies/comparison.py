@@ -49,21 +49,23 @@ def _values(result: Result) -> pl.DataFrame:
     keys = [name for name in _PLACES if name in columns]
     text = pl.coalesce(pl.selectors.by_name("text", require_all=False), 0).alias("text")
     means = result.table.group_by(*keys, text, maintain_order=True).agg(pl.col(measures).mean())
-    values = means.unpivot(measures, index=[*keys, "text"], variable_name="measure")
-    return values.filter(pl.col("value").is_finite())
+    index = [*keys, "text"]
+    return means.unpivot(measures, index=index, variable_name="measure", value_name="mean").filter(
+        pl.col("mean").is_finite()
+    )
 
 
 def _differences(first: pl.DataFrame, second: pl.DataFrame, *, paired: bool) -> pl.DataFrame:
     """Return the mean of each measure, its mean difference over places in common, and the error of that over texts."""
-    places = first.drop("value", "text").columns
+    places = first.drop("mean", "text").columns
     how = "inner" if paired else "full"
     values = first.join(second, on=[*places, "text"], how=how, coalesce=True, suffix="_second")
-    a, b = pl.col("value"), pl.col("value_second")
+    a, b = pl.col("mean"), pl.col("mean_second")
     variance = (b - a).var() / pl.len() if paired else a.var() / a.count() + b.var() / b.count()
     by_text = values.group_by("text", "measure").agg(a.mean(), b.mean())
     by_place = values.group_by(places).agg(difference=b.mean() - a.mean())
     difference = pl.col("difference")
-    means = second.group_by("measure", maintain_order=True).agg(mean=pl.col("value").mean())
+    means = second.group_by("measure", maintain_order=True).agg(a.mean())
     for more in (
         by_place.group_by("measure").agg(difference.mean(), places=difference.count()),
         by_text.group_by("measure").agg(error=variance.sqrt()),
