@@ -15,6 +15,7 @@ from helpers.zoo import build, classifier, example, ids
 from identilens.explorer.work import measured
 from identilens.linalg.memory import WITHOUT_DOUBLES
 from identilens.measures import attention
+from identilens.models.substitution import Rows
 from identilens.runs.result import Result
 
 FAMILIES = ("bert", "llama", "gpt_oss", "t5", "gemma2", "jamba", "vit")
@@ -53,7 +54,7 @@ def _inverted(device):
 def _explored(device):
     text = measured(_lens("llama", device), TEXT[0], lambda: None, lambda told: None)
     head = text.head(1, 1, "decoder")
-    own = text.answer.change({head.address: torch.zeros_like(head.attention)})
+    own = text.answer.change(1, {head.address: Rows([1], 0 * head.attention[:1])})
     return {"attention": head.attention, "effective": head.effective, "change": own}
 
 

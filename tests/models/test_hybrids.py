@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from helpers.zoo import _LLAMA, HYBRIDS, _random, build, ids
 from identilens.errors import UnsupportedModelError
 from identilens.models import Lens
-from identilens.models.rollouts import text_rollouts
+from identilens.models.rollouts import self_attention
 
 
 @pytest.mark.parametrize("family", sorted(HYBRIDS))
@@ -114,4 +114,4 @@ def test_what_mixes_positions_beside_attention_is_found_by_its_effect(mixer):
         UnsupportedModelError,
         match=f"{re.escape(expected[0])}.* mix positions by more than attention",
     ):
-        text_rollouts(lens, item)
+        self_attention(lens, item)

@@ -12,7 +12,7 @@ from identilens.errors import InputError, UnsupportedModelError
 from identilens.models import Lens
 from identilens.models.interface import AttentionCall
 from identilens.models.linearise import HiddenMap
-from identilens.models.rollouts import final_rollouts, text_rollouts
+from identilens.models.rollouts import final_rollouts, self_attention
 
 CHANGES = {
     "in place": lambda weight: weight.data.add_(1),
@@ -103,7 +103,7 @@ USES = {
     "proof": lambda lens: lens.prove(lens.read([ids(N), ids(N - 8)])),
     "substitution": lambda lens: lens.substitute({(0, 0): torch.full((N, N), 1 / N)}, [ids(N)]),
     "audit": lambda lens: idl.audit(lens, [ids(N)], examples=0).summary(),
-    "rollouts": lambda lens: text_rollouts(lens, lens.read([ids(N)])[0]),
+    "rollouts": lambda lens: self_attention(lens, lens.read([ids(N)])[0]),
     "all rollouts": lambda lens: final_rollouts(lens, lens.read([ids(N)])[0]),
     "hidden map": lambda lens: HiddenMap(lens, lens.read([ids(N)])[0]).run,
     "sites": lambda lens: lens.sites(lens.read([ids(N)])[0]),

@@ -59,11 +59,9 @@ def test_changes_are_those_of_the_model(lens, outcome):
         expected = float((p * (p / q).log()).sum())
     rows = Rows([5], weights[5:])
     assert expected > 1e-6
-    assert one.change({head.address: rows}) == pytest.approx(expected)
-    assert one.change({}) == pytest.approx(0, abs=1e-12)
-    nothing = one.change({head.address: Rows([5], torch.zeros(1, 6).double())})
-    assert one.effect(head, 5) == pytest.approx(nothing)
-    assert nothing > 1e-6
+    assert one.change(5, {head.address: rows}) == pytest.approx(expected)
+    assert one.change(5, {}) == pytest.approx(0, abs=1e-12)
+    assert one.after(after)[0] == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("outcome", ["states", "prediction"])
@@ -74,7 +72,7 @@ def test_small_changes_are_those_of_the_derivative(lens, outcome):
     head = lens.layer(one.item, 0).head(1)
     move = doubles([[1.0, -2.0, 0.5, 0.25, 0.25, 0.0]])
     step = 1e-4
-    change = one.change({head.address: Rows([4], head.attention[4:5] + step * move)})
+    change = one.change(4, {head.address: Rows([4], head.attention[4:5] + step * move)})
     predicted = (step * move @ head.values @ root).norm() ** 2
     measured = change**2 if outcome == "states" else change
     assert measured == pytest.approx(float(predicted), rel=1e-2)
@@ -90,7 +88,7 @@ def test_where_heads_have_other_weights_changes_rise_by_the_slope(lens, outcome)
     [root], [slope] = one.linearised([(0, 1)], 4, {(0, 1): Rows([4], moved)})
 
     def square(step):
-        change = one.change({head.address: Rows([4], moved + step * move)})
+        change = one.change(4, {head.address: Rows([4], moved + step * move)})
         return change**2 if outcome == "states" else change
 
     step, mixed = 1e-4, move @ head.values
@@ -136,9 +134,8 @@ def test_heads_that_are_removed_write_nothing_or_their_mean(monkeypatch, outcome
 
     def alone(share):
         """The change where a share of the head's output is removed."""
-        return one.change(
-            {head.address: Rows(range(6), torch.lerp(head.attention, remains, share))}
-        )
+        weights = torch.lerp(head.attention, remains, share)
+        return one.after(lens.substitute({head.address: weights}, one.item))[0]
 
     monkeypatch.setattr(outcomes, "_AT_ONCE", 2)
     found = one.without(0, [1, 0, 1], left)
@@ -150,15 +147,15 @@ def test_heads_that_are_removed_write_nothing_or_their_mean(monkeypatch, outcome
 def test_the_same_top_is_that_of_every_position_that_counts(lens):
     one = answer(lens, "prediction", (1, 4))
     plain = lens.substitute({}, one.item)
-    assert one.same_top(plain)
+    assert one.after(plain)[1]
     for place, same in ((1, False), (2, True), (4, False)):
         logits = plain.logits.clone().reshape(6, -1)
         logits[place] = -logits[place]
-        assert one.same_top(replace(plain, logits=logits)) == same
+        assert one.after(replace(plain, logits=logits))[1] == same
     states = answer(lens, "states", (1,))
-    assert states.same_top(plain)
+    assert states.after(plain)[1]
     turned = {"encoder": -plain.hidden_states["encoder"]}
-    assert not states.same_top(replace(plain, hidden_states=turned))
+    assert not states.after(replace(plain, hidden_states=turned))[1]
 
 
 @pytest.mark.parametrize("family", BUILDERS)
@@ -174,7 +171,7 @@ def test_a_removal_runs_the_model_from_the_layer_of_the_head_on(monkeypatch, fam
     with first.register_forward_hook(lambda *_: seen.append(1)):
         assert later.without(number, [0, 1], "mean") != found
         assert (len(seen) == 0) == (later._layers.skipped(number) > 0)
-    monkeypatch.setattr(LaterLayers, "skipped", lambda *_: 0)
+    monkeypatch.setattr(LaterLayers, "_leaving_out", lambda *_: 0)
     assert found == pytest.approx(Answer(lens, item, "states").without(number, [0, 1]), rel=1e-5)
 
 
@@ -221,8 +218,8 @@ def derived(lens, outcome, query, *, whole=False):
     """Return J, and whether only the positions from the row on were computed."""
     answer = Answer(lens, lens.read([ids(N)])[0], outcome, (5, 9, N - 1))
     if whole:
-        answer._text.held.clear()
-    return answer.derivative(HEADS, query, {})[0], bool(answer._text.held)
+        answer._derived.held.clear()
+    return answer.derivative(HEADS, query, {})[0], bool(answer._derived.held)
 
 
 @pytest.mark.parametrize("query", [7, N - 1])
@@ -278,5 +275,5 @@ def test_a_row_of_a_long_text_costs_a_few_passes_in_every_precision(dtype):
 def test_what_reads_later_positions_runs_whole():
     lens = Lens(build("bert"))
     answer = Answer(lens, lens.read([ids(N)])[0], "states")
-    assert not answer._text.held
+    assert not answer._derived.held
     assert answer.derivative([(0, 0)], 4, {})[0].shape == (8, N, 32)

@@ -13,7 +13,7 @@ from identilens.errors import InputError, UnsupportedModelError
 from identilens.measures.mixing import alti_contributions
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
 from identilens.models.continuations import answer_ids, followed
-from identilens.models.rollouts import final_rollouts, text_rollouts
+from identilens.models.rollouts import final_rollouts, rollouts_by_kind, self_attention
 from identilens.models.stream import read_stream, require_unembedding, token_of
 
 
@@ -133,7 +133,7 @@ def test_rollouts_are_those_of_plain_products(family):
         expected = attention_rollout(torch.stack([mean_over_heads(one[None]) for one in norms]))[-1]
         assert_close(found["norm"], expected)
         assert_close(found["alti"], contributions[1] @ contributions[0], atol=1e-6, rtol=1e-5)
-        [pair] = text_rollouts(lens, item).values()
+        [pair] = rollouts_by_kind(self_attention(lens, item)).values()
         assert_close(found["raw"], pair.raw[-1], atol=1e-6, rtol=1e-5)
         assert_close(found["effective"], pair.effective[-1], atol=1e-6, rtol=1e-5)
     for one in found.values():
@@ -154,7 +154,7 @@ def test_effective_rollouts_are_those_of_effective_attention_over_the_keys_that_
             for head in captured.heads
         ]
         means.append(mean_over_heads(torch.stack(heads)))
-    [pair] = text_rollouts(lens, lens.read([ids(count)])[0]).values()
+    [pair] = rollouts_by_kind(self_attention(lens, lens.read([ids(count)])[0])).values()
     expected = attention_rollout(torch.stack(means))
     assert (pair.effective - pair.raw).abs().max() > 0.01
     assert_close(pair.effective, expected, atol=1e-6, rtol=1e-5)

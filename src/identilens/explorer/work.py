@@ -20,6 +20,7 @@ from identilens.models.families import position_limit
 from identilens.models.heads import CapturedLayer, Head
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall
+from identilens.models.layout import find_site
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import names_at, sides
@@ -69,20 +70,14 @@ class Measured:
         outcome = outcomes.model_outcome(self.lens, self.item)
         return Answer(self.lens, self.item, outcome, [-1] if outcome == "prediction" else None)
 
-    def head(self, layer: int, head: int, kind: str) -> Head:
+    def head(self, layer: int, head: int, kind: Any) -> Head:
         """Return one head.
 
         Raises:
             InputError: If there is none.
         """
-        for maps in self.layers:
-            if (
-                maps.site.layer == layer
-                and maps.site.kind == kind
-                and 0 <= head < len(maps.queries)
-            ):
-                return maps.head(head)
-        raise InputError(f"the model has no {kind} layer {layer} with a head {head}.")
+        sites = tuple(maps.site for maps in self.layers)
+        return self.layers[find_site(sites, layer, head, kind)].head(head)
 
     def beside(self, head: Head, which: str) -> list[Head]:
         """Return a head itself (``head``), all heads of its layer (``layer``), or all of its kind (``model``).
@@ -302,7 +297,11 @@ def strongest(text: Measured) -> dict[str, Any]:
     layer, effects = max(pairs, key=lambda pair: pair[1].max())
     head = layer.head(int(effects.argmax()))
     last = len(head.queries) - 1
-    row = max({0, max(0, last - 1), last}, key=lambda query: text.answer.effect(head, query))
+    nothing = torch.zeros(1, len(head.keys))
+    row = max(
+        {0, max(0, last - 1), last},
+        key=lambda query: text.answer.change(query, in_row([head], query, nothing)),
+    )
     return {"layer": head.layer, "head": head.head, "kind": head.kind, "row": row}
 
 
@@ -329,12 +328,12 @@ def changed(text: Measured, run: ModelRun) -> dict[str, Any]:
         for sequence, held in plain.hidden_states.items()
         for layer, (before, after) in enumerate(zip(held, run.hidden_states[sequence], strict=True))
     ]
-    change = text.answer.after(run)
+    change, same_top = text.answer.after(run)
     return {
         "states": states,
         "answer": f"the model's {outcomes.changed(text.answer.outcome, change)}",
         "change": change,
-        "same_top": text.answer.same_top(run),
+        "same_top": same_top,
         **_predictions(text, plain, run),
     }
 

@@ -92,11 +92,6 @@ class Head(Captured):
         return self.layer, self.head, self.kind
 
     @property
-    def bias_fixed(self) -> bool:
-        """Whether a position bias cannot depend on queries and keys, as relative terms of the model's own may."""
-        return self.bias is None or self.site.route is None
-
-    @property
     def d_k(self) -> int:
         """Size of a query."""
         return self.queries.shape[1]
@@ -129,14 +124,6 @@ class Head(Captured):
         if self.gate is None or self.site.normed:
             return self.projected
         return ProjectedValues.of(self.values, self.row_projection(query))
-
-    def alike(self, queries: Sequence[int]) -> list[tuple[slice, ProjectedValues]]:
-        """Return places among some rows, together where they have one T, and that T: see `projected_for`."""
-        if self.gate is None or self.site.normed:
-            return [(slice(None), self.projected)]
-        return [
-            (slice(row, row + 1), self.projected_for(query)) for row, query in enumerate(queries)
-        ]
 
     @cached_property
     def attention(self) -> Map:

@@ -3,6 +3,7 @@
 Attention runs on the family's eager path, which has forward-mode rules; fused attention has none.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from inspect import signature
@@ -73,6 +74,7 @@ class HiddenMap:
             item,
             AttentionCall.mixed,
             lens.model if task_head else lens.body,
+            derivable,
             output_hidden_states=True,
         )
         seq2seq = lens.model.config.is_encoder_decoder
@@ -159,12 +161,12 @@ def tangents_at_once(lens: Lens, item: Item, rows: int, kept: int) -> int:
     """
     site = lens.sites(item)[-1]
     layer = 4 * site.heads * (max(rows, item.length) + 5 * len(site.zeros))
-    exact = torch.promote_types(lens.dtype, torch.float32)
-    return max(1, budget_on(lens.device) // 8 // (exact.itemsize * (kept + rows * layer)))
+    size = max(4, lens.dtype.itemsize) * (kept + rows * layer)
+    return max(1, budget_on(lens.device) // 8 // size)
 
 
 class Suffixes:
-    """The model's output on one text from any position on, in single precision at least.
+    """The model's output on one text from any position on.
 
     Where no position reads a later one, the text runs once with what its attention reads, and then only the positions
     from the start on. Elsewhere it always runs whole.
@@ -173,14 +175,17 @@ class Suffixes:
         lens: The model.
         item: The text.
         options: What the model is asked for, as its forward method takes it.
+        within: The context of a run: `derivable`, or `explained` for the model as it is.
 
     Attributes:
         output: The output on the whole text, with the weights of the model.
         held: The attention calls of that run; none where the text always runs whole.
     """
 
-    def __init__(self, lens: Lens, item: Item, options: dict[str, Any]) -> None:
-        self._lens, self._item, self._options = lens, item, options
+    def __init__(
+        self, lens: Lens, item: Item, options: dict[str, Any], within: Callable[..., Any]
+    ) -> None:
+        self._lens, self._item, self._options, self._within = lens, item, options, within
         self.held: list[AttentionCall] = []
 
         def keep(call: AttentionCall) -> Tensor:
@@ -210,16 +215,20 @@ class Suffixes:
         if start:
             ids = item.tensors["input_ids"][start:]
             item = replace(item, tensors={"input_ids": ids, "position_ids": torch.tensor(places)})
-        return computed(
-            self._lens, item, after if start else handler, self._lens.model, **self._options
-        )
+        answering, model = after if start else handler, self._lens.model
+        return computed(self._lens, item, answering, model, self._within, **self._options)
 
 
 def computed(
-    lens: Lens, item: Item, handler: Handler, model: PreTrainedModel, **options: Any
+    lens: Lens,
+    item: Item,
+    handler: Handler,
+    model: PreTrainedModel,
+    within: Callable[..., Any],
+    **options: Any,
 ) -> Any:
-    """Return a model's output on one text, in a way that has derivatives, with attention by a handler."""
+    """Return a model's output on one text, with attention by a handler, within a context such as `derivable`."""
     # Mixtures of experts run expert by expert, because their grouped product has no forward-mode rule.
     eager_experts = configured(model, "_experts_implementation_internal", "eager")
-    with eager_experts, lens.capturing(handler, [item], model), derivable(model):
+    with eager_experts, lens.capturing(handler, [item], model), within(model):
         return lens.plain([item], model, **options)

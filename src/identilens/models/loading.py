@@ -146,11 +146,12 @@ def _loaded(
         options.setdefault("device_map", {"": device})
     network: Any = _from_checkpoint(model, kind, options)
     (network if "device_map" in options else network.to(device)).eval()
-    tokenizer = images = None
-    with suppress(OSError, ValueError, TypeError, KeyError, ImportError):
-        tokenizer = AutoTokenizer.from_pretrained(model, **common)
-    with suppress(OSError, ValueError, TypeError, KeyError, ImportError):
-        images = AutoImageProcessor.from_pretrained(model, **common)
+
+    def beside(kind: Any) -> Any:
+        with suppress(OSError, ValueError, TypeError, KeyError, ImportError):
+            return kind.from_pretrained(model, **common)
+
+    tokenizer, images = map(beside, (AutoTokenizer, AutoImageProcessor))
     # Where none of a tokenizer's files exists, transformers has made an empty one.
     expected = [*getattr(tokenizer, "vocab_files_names", {}).values()]
     files = (*expected, *_WHOLE_TOKENIZERS)

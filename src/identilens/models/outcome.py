@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal
 
 import torch
@@ -12,19 +12,20 @@ from torch import Tensor
 from torch.nn.functional import kl_div
 
 from identilens.errors import InputError
+from identilens.linalg import HALF
 from identilens.linalg.decompositions import eigh
 from identilens.linalg.memory import blocks, wide
 from identilens.models.capture import states_of
-from identilens.models.explaining import Exact
-from identilens.models.heads import Head
+from identilens.models.explaining import Exact, derivable, explained
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
 from identilens.models.later import LaterLayers
 from identilens.models.lens import Lens
 from identilens.models.linearise import Suffixes, tangents_at_once
 from identilens.models.offloading import is_offloaded
+from identilens.models.outputs import relative
 from identilens.models.proof import NOISE
-from identilens.models.substitution import Address, ModelRun, Replacements, Rows, Substitution
+from identilens.models.substitution import Address, ModelRun, Rows, Substitution
 
 Left = Literal["zero", "mean"]
 """What is left of a head that is removed: nothing, or at each row the mean of its output over the rows of the text."""
@@ -45,6 +46,9 @@ _POSITIONS = 64
 
 Heads = Sequence[tuple[int, int]]
 """Heads: the number of their attention in call order, and their own."""
+
+RowsOfHeads = Mapping[Address, Rows]
+"""Other weights of heads in one and the same row."""
 
 LARGEST = 8 * 2**30
 """Bytes of a derivative that is held."""
@@ -70,14 +74,25 @@ class Answer:
     @cached_property
     def unchanged(self) -> Entries:
         """The logits, or the final hidden states, of the model as it is."""
-        return self.replaced({})
+        return self._entries_of(self.text.output)
 
-    def change(self, replacements: Replacements) -> float:
-        """Return the change of the outcome when heads have other weights: what the model gives, not an estimate.
+    def change(self, query: int, replacements: RowsOfHeads) -> float:
+        """Return the change of the outcome when heads have other weights in one row: what the model gives.
 
         For the prediction KL(p ‖ p') in nats, summed over the positions; for states ‖h' − h‖ / ‖h‖.
         """
-        return self.between(self.replaced(replacements), self.unchanged)
+        return self.between(*self.replaced(query, replacements))
+
+    @torch.no_grad()
+    def replaced(self, query: int, replacements: RowsOfHeads) -> tuple[Entries, Entries]:
+        """Return the outcome when heads have other weights in one row, and as it is.
+
+        Nothing before the row is computed again where no position reads a later one.
+        """
+        start, before = self._from(self.text, query)
+        after = self._since(self.text, self._put(replacements, query - start), start)
+        earlier = self.unchanged[: len(self.unchanged) - len(after)]
+        return torch.cat([earlier, after]), torch.cat([earlier, before])
 
     def between(self, after: Entries, before: Entries) -> float:
         """Return the change of the outcome after a change and before it, as `change` does."""
@@ -95,22 +110,11 @@ class Answer:
         each = wide(entries[: len(self.following)]).log_softmax(-1)
         return each[range(len(each)), list(self.following)].cpu()
 
-    def same_top(self, run: ModelRun) -> bool:
-        """Return whether the largest entry of every position, the most likely token or class, is the same in a run."""
-        return bool((self._of(run).argmax(-1) == self.unchanged.argmax(-1)).all())
-
-    def after(self, run: ModelRun) -> float:
-        """Return the change of the outcome in a run that was made already."""
-        return self.between(self._of(run), self.unchanged)
-
-    def _of(self, run: ModelRun) -> Entries:
+    def after(self, run: ModelRun) -> tuple[float, bool]:
+        """Return the change of the outcome in a run that was made, and whether each largest entry is the same."""
         *_, last = run.hidden_states.values()
-        return self._entries(run.logits, last[-1])
-
-    def effect(self, head: Head, query: int) -> float:
-        """Return the change of the outcome when a head adds nothing at one row."""
-        nothing = torch.zeros(1, len(head.keys)).double()
-        return self.change({head.address: Rows([query], nothing)})
+        after, before = self._entries(run.logits, last[-1]), self.unchanged
+        return self.between(after, before), bool((after.argmax(-1) == before.argmax(-1)).all())
 
     def without(
         self,
@@ -189,7 +193,7 @@ class Answer:
         return [square.sqrt() for square in squares] if self.outcome == "states" else squares
 
     def linearised(
-        self, heads: Heads, query: int, replacements: Mapping[Address, Rows] | None = None
+        self, heads: Heads, query: int, replacements: RowsOfHeads | None = None
     ) -> tuple[Float[Tensor, "head d_v r"], Float[Tensor, "head d_v"]]:
         """Return L and g: a small change x of what heads mix at one row changes the outcome by ‖x L‖² + 2 x·g.
 
@@ -201,7 +205,7 @@ class Answer:
         moves = torch.cat([moves, (after - before)[None]])
         # The products of all moves in the metric of the outcome, near where it is after.
         metric = wide(moves.new_zeros(len(moves), len(moves)))
-        length = wide(self.unchanged).norm().square().clamp_min(1e-300)
+        length = wide(self._entries_of(self._derived.output)).norm().square().clamp_min(1e-300)
         step = max(1, _ENTRIES // (len(moves) * after.shape[1]))
         for part, entries in zip(moves.split(step, 1), after.split(step), strict=True):
             part = wide(part)
@@ -217,7 +221,7 @@ class Answer:
         return root.unflatten(0, shape), slope.unflatten(0, shape)
 
     def derivative(
-        self, heads: Heads, query: int, replacements: Mapping[Address, Rows]
+        self, heads: Heads, query: int, replacements: RowsOfHeads
     ) -> tuple[Float[Tensor, "number position entry"], Tensor, Tensor]:
         """Return how the outcome moves with each number that heads mix at one row, and the outcome after and before.
 
@@ -227,16 +231,15 @@ class Answer:
         Raises:
             InputError: For heads of different sizes, or a derivative that does not fit into memory.
         """
-        sites = self.lens.sites(self.item)
+        sites, text = self.lens.sites(self.item), self._derived
         widths = {len(sites[number].zeros) for number, _ in heads}
         if len(widths) > 1:
             raise InputError(
                 "the heads of these layers differ in size; look at one layer at a time."
             )
-        start = query if self._text.held else 0
+        start, before = self._from(text, query)
         row = query - start
-        shifted = {head: Rows([row], rows.weights) for head, rows in replacements.items()}
-        mixed = Substitution(sites, shifted)
+        mixed = self._put(replacements, row)
 
         def outcome(change: Float[Tensor, "head d_v"]) -> Tensor:
             def add(call: AttentionCall) -> Tensor:
@@ -248,16 +251,10 @@ class Answer:
                 places = (torch.tensor(axis, device=output.device) for axis in (0, row, numbers))
                 return output.index_put((*places,), change[moved], accumulate=True)
 
-            return self._since(add, start)
+            return self._since(text, add, start)
 
         with torch.no_grad():
-            before = self._since(AttentionCall.mixed, start)
-            full = self._entries_of(self._text.output)[-len(before) :]
-            limit = NOISE[before.dtype]
-            if start and len(before) and (before - full).norm() > limit * full.norm():
-                self._text.held.clear()
-                return self.derivative(heads, query, replacements)
-            after = self._since(mixed, start) if replacements else before
+            after = self._since(text, mixed, start) if replacements else before
             zero = before.new_zeros(len(heads), *widths)
             if 8 * zero.numel() * before.numel() > LARGEST:
                 raise InputError(
@@ -272,32 +269,50 @@ class Answer:
             return jacobian(outcome, zero, at_once), after, before
 
     @cached_property
-    def _text(self) -> Suffixes:
-        return Suffixes(self.lens, self.item, self._wanted)
+    def text(self) -> Suffixes:
+        """The text as the model computes it."""
+        if self.lens.dtype in HALF or is_offloaded(self.lens.model):
+            return Suffixes(self.lens, self.item, self._wanted, explained)
+        return self._derived
 
     @cached_property
+    def _derived(self) -> Suffixes:
+        """The text in single precision at least, of which derivatives are."""
+        return Suffixes(self.lens, self.item, self._wanted, derivable)
+
+    @property
     def cast(self) -> float:
         """The change of the outcome that single precision, in which it is derived, makes by itself: see `between`."""
-        return self.between(self._entries_of(self._text.output), self.unchanged)
+        return self.between(self._entries_of(self._derived.output), self.unchanged)
 
-    def _since(self, handler: Handler, start: int) -> Entries:
+    @cached_property
+    def _from(self) -> Callable[[Suffixes, int], tuple[int, Entries]]:
+        """Returns the position from which a text runs for changes in a row, and the outcome from there on as it is."""
+
+        @lru_cache(2)
+        @torch.no_grad()
+        def run(text: Suffixes, query: int) -> tuple[int, Entries]:
+            full, start = self._entries_of(text.output), query if text.held else 0
+            before = self._since(text, AttentionCall.mixed, start) if start else full
+            kept = full[len(full) - len(before) :]
+            if relative(before, kept) > NOISE[before.dtype]:
+                text.held.clear()
+                return 0, full
+            return start, before
+
+        return run
+
+    def _put(self, replacements: RowsOfHeads, row: int) -> Substitution:
+        """Return what replaces a row of heads where it has another number."""
+        rows = {head: Rows([row], rows.weights) for head, rows in replacements.items()}
+        return Substitution(self.lens.sites(self.item), rows)
+
+    def _since(self, text: Suffixes, handler: Handler, start: int) -> Entries:
         """Return the outcome from a position on."""
-        later, places = self.positions, range(-start, self.item.length - start)
+        later, size = self.positions, self.item.length
         if start and later:
-            later = [places[index] for index in later if places[index] >= 0]
-        return replace(self, positions=later)._entries_of(self._text.run(handler, start))
-
-    def replaced(self, replacements: Replacements) -> Entries:
-        """Return the logits, or the final hidden states, when heads have other weights."""
-        handler = Substitution(self.lens.sites(self.item), replacements)
-        run = self.lens.run(
-            [self.item],
-            handler,
-            task_head=True,
-            changes=True,
-            **self._wanted,
-        )
-        return self._entries_of(run)
+            later = [index % size - start for index in later if index % size >= start]
+        return replace(self, positions=later)._entries_of(text.run(handler, start))
 
     @property
     def _wanted(self) -> dict[str, bool]:

@@ -31,16 +31,8 @@ class Rollout(NamedTuple):
     effective: Tensor
 
 
-def text_rollouts(lens: Lens, item: Item) -> dict[str, Rollout]:
-    """Return raw and effective attention rollout of every kind of self-attention.
-
-    Raises:
-        UnsupportedModelError: If some layers are no attention, or mix positions by more than attention.
-    """
-    return _by_kind(self_attention(lens, item))
-
-
-def _by_kind(layers: Sequence[CapturedLayer]) -> dict[str, Rollout]:
+def rollouts_by_kind(layers: Sequence[CapturedLayer]) -> dict[str, Rollout]:
+    """Return raw and effective attention rollout of every kind of self-attention, from the layers of a text."""
     maps: dict[str, list[Tensor]] = {}
     for layer in layers:
         relevant = effective_attention(
@@ -60,13 +52,13 @@ def _by_kind(layers: Sequence[CapturedLayer]) -> dict[str, Rollout]:
 def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position input"]]:
     """Return rollouts to the last layer of a model with one stack, by name.
 
-    ``raw`` and ``effective`` as `text_rollouts`; ``norm``: the norms of what all heads pass on (`norm_weights`) instead
-    of weights; ``alti``: the product of `alti_contributions`, left out where a layer is not its input plus attention
-    that the next norm reads (layer scales, norms of the attention's output, parallel blocks). Of gated heads, whose
-    gates differ by row, both are left out.
+    ``raw`` and ``effective`` as `rollouts_by_kind`; ``norm``: the norms of what all heads pass on (`norm_weights`)
+    instead of weights; ``alti``: the product of `alti_contributions`, left out where a layer is not its input plus
+    attention that the next norm reads (layer scales, norms of the attention's output, parallel blocks). Of gated heads,
+    whose gates differ by row, both are left out.
 
     Raises:
-        UnsupportedModelError: As `text_rollouts`, or if the model does not have its layers in a list.
+        UnsupportedModelError: As `self_attention`, or if the model does not have its layers in a list.
     """
     blocks = list(dict.fromkeys(layer_of(lens.body, site) for site in lens.sites(item)))
     norms = [norm for block in blocks for norm in block.modules() if "Norm" in type(norm).__name__]
@@ -82,7 +74,7 @@ def final_rollouts(lens: Lens, item: Item) -> dict[str, Float[Tensor, "position 
     lens.prove_once([item])
     with hooked([*blocks, *norms], note):
         layers = self_attention(lens, item)
-    [rollout] = _by_kind(layers).values()
+    [rollout] = rollouts_by_kind(layers).values()
     rolled, passed, alti = {"raw": rollout.raw[-1], "effective": rollout.effective[-1]}, [], []
     for layer, read in zip(layers, reads, strict=False):
         if layer.site.gated:

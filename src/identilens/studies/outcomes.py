@@ -203,8 +203,8 @@ def of_answer(answer: Answer, head: Head, query: int) -> KeptOutcome:
     [root], _ = answer.linearised([(find_site(sites, *head.address), head.head)], query)
     values = ProjectedValues.of(head.values.double(), root)
     [kept] = of_outputs([(head.row(query), values, seen_keys(head, query))])
-    measured = lambda row: answer.change({head.address: Rows([query], row[None])})  # noqa: E731
-    effect = answer.effect(head, query)
+    measured = lambda row: answer.change(query, {head.address: Rows([query], row[None])})  # noqa: E731
+    effect = measured(torch.zeros_like(kept.row))
     return replace(kept, scale=1.0, effect=effect, answer=answer, measured=measured)
 
 

@@ -70,7 +70,7 @@ def test_a_hidden_key_leaves_the_other_weights_scaled_up(lens):
         others[row["key"]] = 0.0
         rows = Rows([8], others[None] / others.sum())
         assert row["weight"] == pytest.approx(float(head.attention[8, row["key"]]))
-        assert row["effect"] == pytest.approx(answer.change({head.address: rows}) / 9, rel=1e-9)
+        assert row["effect"] == pytest.approx(answer.change(8, {head.address: rows}) / 9, rel=1e-9)
     [alone] = found.hidden_keys.filter(query=0).iter_rows(named=True)
     assert (alone["weight"], alone["effect"]) == (1.0, None)
     assert found.table["estimate"].null_count() == 1
@@ -138,10 +138,8 @@ def test_keys_of_rows_of_an_answer_are_hidden_too():
     for key, change in keys.filter(text=1).select("key", "log_change").iter_rows():
         others = head.attention[query].index_fill(0, torch.tensor([key]), 0.0)
         rows = {head.address: Rows([query], others[None] / others.sum())}
-        own, after = (
-            Answer(lens, item, "prediction").replaced(one)[-3:-1].double().log_softmax(-1)
-            for one in ({}, rows)
-        )
+        pair = Answer(lens, item, "prediction").replaced(query, rows)
+        after, own = (entries[-3:-1].double().log_softmax(-1) for entries in pair)
         assert change == pytest.approx((after - own)[[0, 1], given[-2:]].sum().item(), abs=1e-4)
 
 

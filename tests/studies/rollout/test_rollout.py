@@ -12,7 +12,7 @@ import identilens as idl
 from helpers.zoo import build, example, ids, tiny_decoder
 from identilens.measures.mixing.rollout import attention_rollout, mean_over_heads
 from identilens.models.lens import Lens
-from identilens.models.rollouts import text_rollouts
+from identilens.models.rollouts import rollouts_by_kind, self_attention
 
 TEXT = ids(14)
 ENDS: tuple[Literal["lo", "hi"], ...] = ("lo", "hi")
@@ -40,7 +40,7 @@ def test_ends_put_into_the_model_leave_it_as_it_is_and_have_the_stated_rollout(f
     found = idl.rollout(lens, given, targets=(1, 2), witnesses=True, tolerance=0)
     plain = lens.substitute({}, item)
     heads = lens.sites(item)[0].heads
-    [own] = text_rollouts(lens, item).values()
+    [own] = rollouts_by_kind(self_attention(lens, item)).values()
     for target in (1, 2):
         rows = found.table.filter(target=target)
         columns = rows.select("value", "lo", "hi").to_torch()

@@ -78,7 +78,11 @@ def realisable(
     All of them take the new keys, and keep their outputs.
     """
     none, head = Found("realisable", None), heads[number]
-    if not head.follows_logits or head.softcap is not None or not head.bias_fixed:
+    if (
+        not head.follows_logits
+        or head.softcap is not None
+        or (head.bias is not None and head.site.route)
+    ):
         return replace(none, note="the weights are not softmax(s Q Kᵀ + bias)")
     softmax = shared_map(heads, number)
     none = replace(none, formula=head_formula(softmax))

@@ -221,7 +221,7 @@ def answer_in_words(answer: Answer, names: Sequence[str]) -> str:
     """Return which prediction, or which final hidden states, an answer is."""
     positions, what = answer.positions or (), "the model's final hidden states at"
     if answer.outcome == "prediction":
-        logits = answer.lens.run([answer.item], task_head=True).get("logits")
+        logits = answer.text.output.get("logits")
         if logits is not None and logits.ndim < 3:
             return "the model's prediction of the class"
         what = "the model's prediction from"

@@ -190,8 +190,8 @@ def noise_floor(head: Head, rows: Rows, runs: MapRuns, seed: int) -> dict[str, f
 def explanations(drawn: SampledMap, weights: Weights) -> dict[str, Weights]:
     """Return every explanation of these weights of the rows, the last one a random order."""
     parts = [
-        explain_rows(weights[rows], T, drawn.visible[rows])
-        for rows, T in drawn.head.alike(drawn.queries)
+        explain_rows(weights[[row]], drawn.head.projected_for(query), drawn.visible[[row]])
+        for row, query in enumerate(drawn.queries)
     ]
     scores = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
     # Only the rows' outputs are read, so that a value of zero is a weight of zero.

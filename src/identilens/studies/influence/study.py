@@ -162,8 +162,8 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
                 others[key] = 0.0
                 left, change = float(others.sum()), {}
                 if left:
-                    hidden = answer.replaced({head.address: Rows([query], others[None] / left)})
-                    change, _ = _removal(answer, hidden, answer.unchanged)
+                    hidden = {head.address: Rows([query], others[None] / left)}
+                    change, _ = _removal(answer, *answer.replaced(query, hidden))
                 yield {
                     **slot.row,
                     "query": query,

@@ -19,7 +19,7 @@ from identilens.models.derivative.jacobian import (
 from identilens.models.layout import Kind
 from identilens.models.lens import Lens
 from identilens.models.linearise import HiddenMap, HiddenState, sources
-from identilens.models.rollouts import Rollout, text_rollouts
+from identilens.models.rollouts import Rollout, rollouts_by_kind, self_attention
 from identilens.runs.conllu import TaggedText
 from identilens.runs.files import write_table
 from identilens.runs.provenance import Identity
@@ -90,7 +90,8 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
 
     def run(self, part: int) -> Output:
         """Return contributions and tokens of one text."""
-        rollouts = text_rollouts(self.lens, self.items[part]) if self.settings.rollouts else {}
+        layers = self_attention(self.lens, self.items[part]) if self.settings.rollouts else ()
+        rollouts = rollouts_by_kind(layers)
         tables, names = [pl.DataFrame(schema=pl.Schema(Mixing.schema["table"]))], []
         try:
             for number, source in enumerate(sources(self.lens)):
