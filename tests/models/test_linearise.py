@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from helpers.heads import seeded
 from helpers.zoo import BUILDERS, build, example
 from identilens.models import Lens
-from identilens.models.linearise import HiddenMap, sources
+from identilens.models.linearise import HiddenMap
 
 FAMILIES = sorted(BUILDERS)
 
@@ -24,7 +24,7 @@ def plain_states(lens, item, kind):
 def test_gives_the_model_s_own_hidden_states(family):
     lens = Lens(build(family))
     item = lens.read(example(family))[0]
-    for source in sources(lens):
+    for source in ("encoder", "decoder")[: 1 + lens.model.config.is_encoder_decoder]:
         hidden = HiddenMap(lens, item, source)
         states = hidden(hidden.inputs)
         assert len(states) == len(hidden.outputs) >= 2

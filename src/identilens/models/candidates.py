@@ -127,8 +127,8 @@ class Candidates:
             options |= {"use_cache": cache is not None, **dict.fromkeys(self._named[:1], cache)}
         with evaluation_mode(body), explained(body):
             states = body(input_ids=ids.to(self.lens.device), **options).hidden_states
-        if cached and cache is not None:
-            layers: list[Any] = cache.layers
+        if cached:
+            layers: Any = cache and cache.layers
             pairs = [(layer.keys, layer.values) for layer in layers if layer.is_initialized]
             new = slice(-ids.shape[1], None)
             states = [

@@ -19,7 +19,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler, scale_of
 from identilens.models.layout import Site, Sites
 from identilens.models.sequences import Kind, sides
-from identilens.models.threads import Inputs, hooked
+from identilens.models.threads import EndedError, Inputs, hooked
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Collector:
         items: The texts of the batch.
         weights: Whether weights are stored.
         rows: The rows of which they are; all by default.
-        number: The one layer that is stored, by its number in call order; all by default.
+        number: The one layer that is stored, by its number in call order, after which the run ends; all by default.
     """
 
     sites: Sites
@@ -73,6 +73,8 @@ class Collector:
             if self.weights:
                 weights = (part if only is None else part.rows(only)).attend()[1]
             layers.append(CapturedLayer.of(part, site, output[index, None, :rows], weights, only))
+        if self.number is not None:
+            raise EndedError
         return output
 
 

@@ -1,7 +1,7 @@
 """A model with its tokenizer, and methods to capture its internals while it runs."""
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from inspect import signature
 from itertools import groupby
@@ -36,6 +36,7 @@ from identilens.models.offloading import device_of
 from identilens.models.proof import NOISE, ONE_TEXT, Check, Proof
 from identilens.models.sequences import Kind, position_names
 from identilens.models.substitution import ModelRun, Replacements, Substitution, text_losses
+from identilens.models.threads import EndedError
 from identilens.models.windows import by_text
 
 T = TypeVar("T")
@@ -378,7 +379,9 @@ class Lens:
             rows=rows,
             number=find_site(sites, layer, 0, kind),
         )
-        self.run([item], collector)
+        self.prove_once([item])
+        with suppress(EndedError):
+            self.run([item], collector)
         return collector.layers[0][0]
 
     def batches(

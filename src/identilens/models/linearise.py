@@ -67,13 +67,13 @@ class HiddenMap:
         task_head: bool = False,
     ) -> None:
         lens.prove_once([item])
-        self._body = lens.body
+        body = lens.body
         self._forward = partial(
             computed,
             lens,
             item,
             AttentionCall.mixed,
-            lens.model if task_head else lens.body,
+            lens.model if task_head else body,
             derivable,
             output_hidden_states=True,
         )
@@ -82,8 +82,8 @@ class HiddenMap:
         self._kinds: dict[str, Kind] = {source: site.kind}
         if seq2seq and source == "encoder":
             self._kinds["decoder"] = "cross"
-        self._module = layer_of(self._body, site)
-        self.source: Source = source
+        self._module = layer_of(body, site)
+        self.source = source
         met: list[Any] = []
 
         record = lambda _, inputs: met.append(first_input(inputs))  # noqa: E731
@@ -91,7 +91,7 @@ class HiddenMap:
             output = self._forward()
         if not (met and isinstance(met[0], Tensor) and met[0].ndim == 3):
             raise UnsupportedModelError(
-                f"{type(self._body).__name__}: its first layer does not take hidden states as its first argument, "
+                f"{type(body).__name__}: its first layer does not take hidden states as its first argument, "
                 "so they cannot be varied."
             )
         self.inputs: Float[Tensor, "position d_in"] = met[0][0].clone()
@@ -147,11 +147,6 @@ class HiddenMap:
             for sequence, kind in self._kinds.items()
             for layer, state in enumerate(states[sequence][1:], 1)
         ]
-
-
-def sources(lens: Lens) -> tuple[Source, ...]:
-    """Return the sequences whose input can be varied: two for encoder–decoders."""
-    return ("encoder", "decoder") if lens.model.config.is_encoder_decoder else ("encoder",)
 
 
 def tangents_at_once(lens: Lens, item: Item, rows: int, kept: int) -> int:

@@ -25,7 +25,7 @@ from identilens.models.linearise import Suffixes, tangents_at_once
 from identilens.models.offloading import is_offloaded
 from identilens.models.outputs import relative
 from identilens.models.proof import NOISE
-from identilens.models.substitution import Address, ModelRun, Rows, Substitution
+from identilens.models.substitution import ModelRun, Rows, Substitution
 
 Left = Literal["zero", "mean"]
 """What is left of a head that is removed: nothing, or at each row the mean of its output over the rows of the text."""
@@ -47,8 +47,8 @@ _POSITIONS = 64
 Heads = Sequence[tuple[int, int]]
 """Heads: the number of their attention in call order, and their own."""
 
-RowsOfHeads = Mapping[Address, Rows]
-"""Other weights of heads in one and the same row."""
+RowsOfHeads = Mapping[Any, Rows]
+"""Other weights of heads, by their addresses, in one and the same row."""
 
 LARGEST = 8 * 2**30
 """Bytes of a derivative that is held."""
@@ -89,9 +89,8 @@ class Answer:
 
         Nothing before the row is computed again where no position reads a later one.
         """
-        start, before = self._from(self.text, query)
+        start, earlier, before = self._from(self.text, query)
         after = self._since(self.text, self._put(replacements, query - start), start)
-        earlier = self.unchanged[: len(self.unchanged) - len(after)]
         return torch.cat([earlier, after]), torch.cat([earlier, before])
 
     def between(self, after: Entries, before: Entries) -> float:
@@ -187,10 +186,9 @@ class Answer:
                 probe.append(drawn.to(output))
             options = {"retain_graph": True, "materialize_grads": True}
             slopes.append(torch.autograd.grad(entries, gates, torch.cat(probe), **options))
-        squares = [
-            wide(torch.stack(gate)).square().mean(0).cpu() for gate in zip(*slopes, strict=True)
-        ]
-        return [square.sqrt() for square in squares] if self.outcome == "states" else squares
+        power = 0.5 if self.outcome == "states" else 1.0
+        each = map(torch.stack, zip(*slopes, strict=True))
+        return [wide(slope).square().mean(0).cpu() ** power for slope in each]
 
     def linearised(
         self, heads: Heads, query: int, replacements: RowsOfHeads | None = None
@@ -237,7 +235,7 @@ class Answer:
             raise InputError(
                 "the heads of these layers differ in size; look at one layer at a time."
             )
-        start, before = self._from(text, query)
+        start, _, before = self._from(text, query)
         row = query - start
         mixed = self._put(replacements, row)
 
@@ -286,19 +284,19 @@ class Answer:
         return self.between(self._entries_of(self._derived.output), self.unchanged)
 
     @cached_property
-    def _from(self) -> Callable[[Suffixes, int], tuple[int, Entries]]:
-        """Returns the position from which a text runs for changes in a row, and the outcome from there on as it is."""
+    def _from(self) -> Callable[[Suffixes, int], tuple[int, Tensor, Entries]]:
+        """Returns from where a text runs for changes in a row, and the outcome before that position and from there."""
 
         @lru_cache(2)
         @torch.no_grad()
-        def run(text: Suffixes, query: int) -> tuple[int, Entries]:
+        def run(text: Suffixes, query: int) -> tuple[int, Tensor, Entries]:
             full, start = self._entries_of(text.output), query if text.held else 0
             before = self._since(text, AttentionCall.mixed, start) if start else full
-            kept = full[len(full) - len(before) :]
-            if relative(before, kept) > NOISE[before.dtype]:
+            earlier, later = full.split([len(full) - len(before), len(before)])
+            if relative(before, later) > NOISE[before.dtype]:
                 text.held.clear()
-                return 0, full
-            return start, before
+                return 0, full[:0], full
+            return start, earlier, before
 
         return run
 

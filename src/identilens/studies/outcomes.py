@@ -14,11 +14,12 @@ from torch import Tensor
 
 from identilens.errors import InputError
 from identilens.linalg import FLOAT32_EPS, ProjectedValues, SimplexSpace
-from identilens.linalg.memory import blocks, wide
+from identilens.linalg.memory import blocks
 from identilens.linalg.simplex import joint_space, row_space
 from identilens.measures.attention.checks import checked_weights
 from identilens.measures.attention.row_programs import RowPrograms, stacked
 from identilens.models.chats import SO_FAR, TEMPLATE
+from identilens.models.continuations import followed
 from identilens.models.heads import Head
 from identilens.models.inputs import Item
 from identilens.models.interface import Handler
@@ -295,6 +296,9 @@ def head_estimates(
     ]
 
 
+BATCH = 32
+"""Texts in one run of the model."""
+
 WITHOUT: Columns = {
     "text": pl.Int64,
     "segment": pl.String,
@@ -305,16 +309,43 @@ WITHOUT: Columns = {
 """Columns of each token of an answer, by number: its probability, and that without a segment of the text before it."""
 
 
+def log_probabilities(
+    lens: Lens, items: Sequence[Item], steps: int = 1, handler: Handler | None = None
+) -> Float[Tensor, "text step label"]:
+    """Return the log probability of each class for texts of one length; of a language model, of tokens at last steps.
+
+    The last step is that of the token after the text.
+    """
+    kept = "logits_to_keep" in signature(lens.model.forward).parameters
+    options: dict[str, Any] = {"logits_to_keep": steps} if kept else {}
+    logits = lens.run(items, handler, task_head=True, **options).logits
+    return logits.view(len(items), -1, logits.shape[-1])[:, -steps:].cpu().double().log_softmax(-1)
+
+
 def answer_likelihoods(
     lens: Lens, ids: Sequence[int], count: int, handler: Handler | None = None
 ) -> list[float]:
     """Return the probability of the last tokens, each after those before it."""
-    kept = "logits_to_keep" in signature(lens.model.forward).parameters
-    options: dict[str, Any] = {"logits_to_keep": count + 1} if kept else {}
-    run = lens.run(lens.read([list(ids)]), handler, task_head=True, **options)
-    logits = run.logits[0, -count - 1 : -1].float()
-    # Logarithms first: none is too small for a product.
-    return wide(logits.log_softmax(-1)[range(count), ids[-count:]]).exp().tolist()
+    [each] = log_probabilities(lens, lens.read([list(ids)]), count + 1, handler)
+    return each[range(count), ids[-count:]].exp().tolist()
+
+
+def log_likelihoods(
+    lens: Lens, items: Sequence[Item], answer: Sequence[int]
+) -> Float[Tensor, " text"]:
+    """Return the log probability of an answer, a class or the tokens that follow, to each text."""
+    texts = [followed(lens, item, answer[:-1]) for item in items]
+    likely = torch.empty(len(texts), dtype=torch.float64)
+    # Texts of one length make a batch without padding: families disagree about its side and its token. Classifiers that
+    # want such a token and have none run one text at a time.
+    padding = getattr(lens.model.config.get_text_config(), "pad_token_id", None)
+    most = 1 if padding is None and not lens.model.can_generate() else BATCH
+    length = lambda number: texts[number].length  # noqa: E731
+    for _, numbers in groupby(sorted(range(len(texts)), key=length), key=length):
+        for batch in lens.batches(texts, numbers, most):
+            each = log_probabilities(lens, [texts[number] for number in batch], len(answer))
+            likely[batch] = each[:, range(len(answer)), answer].sum(-1)
+    return likely
 
 
 def without_segments(

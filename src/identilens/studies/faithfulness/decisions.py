@@ -1,9 +1,9 @@
 """The decision of a model on a text as a function of the text's tokens: a class, or what follows the text."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import compress, groupby
-from math import ceil
+from itertools import compress
+from math import ceil, exp
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,7 @@ from identilens.studies.faithfulness.evaluation import (
     evaluate,
 )
 from identilens.studies.faithfulness.settings import FaithfulnessSettings
-
-BATCH = 32
-"""Number of sets of tokens in one run of the model."""
+from identilens.studies.outcomes import log_likelihoods, log_probabilities
 
 KEPT = 0.9
 """Share of an answer's probability with which tokens are enough for it."""
@@ -83,7 +81,7 @@ def decide(lens: Lens, item: Item, named: str) -> Decision:
             f"the next token; {type(lens.model).__name__} does not. Pass a fine-tuned checkpoint, such as a model of "
             "class BertForSequenceClassification, or a language model, such as GPT2LMHeadModel."
         )
-    likeliest = (int(probabilities(lens, [item]).argmax()),)
+    likeliest = (int(log_probabilities(lens, [item]).argmax()),)
     if not named:
         choices = [likeliest]
     elif generates:
@@ -94,15 +92,16 @@ def decide(lens: Lens, item: Item, named: str) -> Decision:
         names = [*classes.values()][:5]
         expected = f"as tokens of the model or one of its classes, such as {names}"
         raise SettingError("decision", expected, named)
-    likely = {labels: float(likelihoods(lens, [item], labels)) for labels in choices}
+    likely = {labels: float(log_likelihoods(lens, [item], labels)) for labels in choices}
     labels = max(likely, key=likely.__getitem__)
-    if not likely[labels]:
+    probability = exp(likely[labels])
+    if not probability:
         raise InputError(
             f"the answer {answer_name(lens, labels)!r:.80} has a probability too small for a number. Name a shorter or "
             "likelier one."
         )
     while len(likeliest) < len(labels):
-        likeliest += (int(probabilities(lens, [followed(lens, item, likeliest)]).argmax()),)
+        likeliest += (int(log_probabilities(lens, [followed(lens, item, likeliest)]).argmax()),)
     # The unknown token is a word of the text.
     special = {*getattr(lens.tokenizer, "all_special_ids", ())}
     special -= {getattr(lens.tokenizer, "unk_token_id", None)}
@@ -110,7 +109,7 @@ def decide(lens: Lens, item: Item, named: str) -> Decision:
     if generates:
         ids.pop()
     removable = [index for index, token in enumerate(ids) if token not in special]
-    return Decision(lens, item, labels, likeliest, likely[labels], removable)
+    return Decision(lens, item, labels, likeliest, probability, removable)
 
 
 def answer_name(lens: Lens, labels: Labels) -> str:
@@ -131,34 +130,8 @@ def alone(decision: Decision, sets: Sets) -> Float[Tensor, " set"]:
         }
         names = {kind: tuple(compress(held, some)) for kind, held in item.tokens.items()}
         texts.append(Item(tensors, names))
-    return likelihoods(decision.lens, texts, decision.labels) - decision.probability
-
-
-def likelihoods(lens: Lens, items: Sequence[Item], labels: Labels) -> Float[Tensor, " text"]:
-    """Return the probability of an answer to each text."""
-    texts = [followed(lens, item, labels[:-1]) for item in items]
-    likely = torch.empty(len(texts), dtype=torch.float64)
-    # Texts of one length make a batch without padding: families disagree about its side and its token. Decoders without
-    # such a token run one text at a time, and so do language models, whose logits need much memory.
-    padding = getattr(lens.model.config.get_text_config(), "pad_token_id", None)
-    most = 1 if padding is None or lens.model.can_generate() else BATCH
-    length = lambda number: texts[number].length  # noqa: E731
-    for _, numbers in groupby(sorted(range(len(texts)), key=length), key=length):
-        for batch in lens.batches(texts, numbers, most):
-            each = probabilities(lens, [texts[number] for number in batch], len(labels))
-            likely[batch] = each[:, range(len(labels)), labels].prod(-1)
-    return likely
-
-
-def probabilities(
-    lens: Lens, items: Sequence[Item], steps: int = 1
-) -> Float[Tensor, "text step label"]:
-    """Return the probability of each class for texts of one length; of a language model, of each token at last steps.
-
-    The last step is that of the token after the text.
-    """
-    logits = lens.run(items, task_head=True).logits
-    return logits.view(len(items), -1, logits.shape[-1])[:, -steps:].cpu().double().softmax(-1)
+    likely = log_likelihoods(decision.lens, texts, decision.labels)
+    return likely.exp() - decision.probability
 
 
 def explanations(decision: Decision, seed: int) -> dict[str, Float[Tensor, " token"]]:

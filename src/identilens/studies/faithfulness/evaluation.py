@@ -56,18 +56,11 @@ def evaluate(
     more = torch.rand(draws - 1, parts, generator=generator, dtype=torch.float64)
     scores = torch.stack([*explained.values(), *more])
     sets = removal_sets(removal_order(scores, generator), sizes)
-    known: dict[tuple[bool, ...], Tensor] = {}
-
-    def effects_of(sets: Sets) -> Effects:
-        """Return the effects of sets, each run once: orders begin alike, and searches for all outcomes meet."""
-        names = [tuple(removed) for removed in sets.tolist()]
-        new = [name for name in dict.fromkeys(names) if name not in known]
-        if new:
-            known.update(zip(new, removal(torch.tensor(new)), strict=True))
-        return torch.stack([known[name] for name in names])
-
-    singles = effects_of(torch.eye(parts, dtype=torch.bool))
-    areas = effects_of(sets.flatten(0, 1)).unflatten(0, sets.shape[:2]).mean(1)
+    # Orders begin alike: each set runs once.
+    every = torch.cat([torch.eye(parts, dtype=torch.bool), sets.flatten(0, 1)])
+    distinct, places = every.unique(dim=0, return_inverse=True)
+    singles, means = removal(distinct)[places].split([parts, len(every) - parts])
+    areas = means.unflatten(0, sets.shape[:2]).mean(1)
     for column, (outcome, noise) in enumerate(floor.items()):
         area, effects = areas[:, column], singles[:, column]
         table = {
@@ -81,7 +74,7 @@ def evaluate(
             "p": permutation_p(area - noise, area[-draws:]),
         }
         if bounded:
-            effect = lambda sets, column=column: effects_of(sets)[:, column]  # noqa: E731
+            effect = lambda sets, column=column: removal(sets)[:, column]  # noqa: E731
             pool = max(settings.searched, *sizes)
             bounds = order_bounds(effect, effects, sizes, pool=pool, known=area)
             table["naopc"] = normalised_area(area, bounds, floor=noise)

@@ -25,6 +25,7 @@ from identilens.studies.outcomes import (
     asked_answer,
     head_effects,
     head_estimates,
+    log_likelihoods,
     mean_change,
     without_segments,
 )
@@ -137,17 +138,9 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             return asked_answer(lens, item, settings, item.tokens, text)
         if settings.decision is None:
             return Answer(lens, item, settings.outcome)
-        meant = [
-            Answer(
-                lens,
-                longer := followed(lens, item, ids[:-1]),
-                settings.outcome,
-                range(item.length - 1, longer.length),
-                ids,
-            )
-            for ids in self.decisions
-        ]
-        return max(meant, key=lambda answer: float(answer.likelihoods(answer.unchanged).sum()))
+        ids = max(self.decisions, key=lambda ids: float(log_likelihoods(lens, [item], ids)))
+        longer = followed(lens, item, ids[:-1])
+        return Answer(lens, longer, settings.outcome, range(item.length - 1, longer.length), ids)
 
     def _keys(self, answer: Answer, slot: Place) -> Iterator[Row]:
         """Yield the effect of each key with a weight in the rows that were named."""

@@ -18,7 +18,7 @@ from identilens.models.derivative.jacobian import (
 )
 from identilens.models.layout import Kind
 from identilens.models.lens import Lens
-from identilens.models.linearise import HiddenMap, HiddenState, sources
+from identilens.models.linearise import HiddenMap, HiddenState, Source
 from identilens.models.rollouts import Rollout, rollouts_by_kind, self_attention
 from identilens.runs.conllu import TaggedText
 from identilens.runs.files import write_table
@@ -69,7 +69,10 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
             find_token(
                 [next(iter(item.tokens.values()), ()) for item in self.items], settings.track
             )
-        maps = [HiddenMap(self.lens, self.items[0], source) for source in sources(self.lens)]
+        # Of an encoder-decoder two sequences are read.
+        both: tuple[Source, ...] = "encoder", "decoder"
+        self.sources = both[: 1 + lens.model.config.is_encoder_decoder]
+        maps = [HiddenMap(lens, self.items[0], source) for source in self.sources]
         available = {label.layer for hidden in maps for label in hidden.outputs}
         chosen = self.settings.layers
         missing = sorted(set(chosen or ()) - available)
@@ -94,7 +97,7 @@ class MixingStudy(TextStudy[MixingSettings, Mixing]):
         rollouts = rollouts_by_kind(layers)
         tables, names = [pl.DataFrame(schema=pl.Schema(Mixing.schema["table"]))], []
         try:
-            for number, source in enumerate(sources(self.lens)):
+            for number, source in enumerate(self.sources):
                 hidden = HiddenMap(self.lens, self.items[part], source)
                 for label, places, norms in self._norms(hidden, part, number):
                     rollout = rollouts.get(label.kind)
