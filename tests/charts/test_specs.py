@@ -30,7 +30,6 @@ def row_of(count):
     return pl.DataFrame({"at": range(count), "row": [0] * count, "value": numbers})
 
 
-NO_ROWS = row_of(2).clear()
 BUILT = {
     "lines": lambda: lines(FRAME, "layer", "rate", "kind", dash="kind", x_scale="log", title="T"),
     "errors": lambda: lines(FRAME, "layer", "rate", error="e", y_domain=(0, 1)),

@@ -140,3 +140,14 @@ def test_tensors_are_let_go_after_a_check_that_failed(monkeypatch):
     with pytest.raises(UnsupportedModelError):
         list(lens.capture([ids(N)]))
     assert held() == before
+
+
+def test_what_comes_after_a_layer_does_not_run_for_it():
+    lens, ran = Lens(build("bert")), []
+    item = lens.read([ids(N)])[0]
+    lens.prove_once([item])
+    with lens.body.encoder.layer[1].register_forward_hook(lambda *_: ran.append(1)):
+        lens.layer(item, 0)
+        assert not ran
+        lens.layer(item, 1)
+    assert not ran

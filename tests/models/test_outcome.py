@@ -3,6 +3,7 @@
 import copy
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -38,11 +39,6 @@ def plain(lens):
 
 
 @pytest.mark.parametrize("outcome", ["states", "prediction"])
-def test_the_outcome_is_that_of_the_positions(lens, outcome):
-    assert_close(answer(lens, outcome).unchanged, plain(lens)[outcome][[4, 5]])
-
-
-@pytest.mark.parametrize("outcome", ["states", "prediction"])
 def test_changes_are_those_of_the_model(lens, outcome):
     head = lens.layer(lens.read([TEXT])[0], 0).head(1)
     one = answer(lens, outcome)
@@ -50,6 +46,7 @@ def test_changes_are_those_of_the_model(lens, outcome):
     weights[5] = torch.tensor([1.0, 0, 0, 0, 0, 0])
     after = lens.substitute({(0, 1, "decoder"): weights}, one.item)
     before = one.unchanged
+    assert_close(before, plain(lens)[outcome][[4, 5]])
     if outcome == "states":
         moved = next(iter(after.hidden_states.values()))[-1][[4, 5]]
         expected = float((moved - before).norm() / before.norm())
@@ -113,12 +110,10 @@ def test_few_classes_are_derived_backwards_as_forwards(monkeypatch):
     squares = [root @ root.mT for root in roots]
     assert_close(*squares, rtol=1e-9, atol=1e-15)
     assert float(squares[0].abs().max()) > 1e-6
+    assert not one.text.held
 
 
-def test_what_cannot_be_asked_is_refused(lens):
-    bare = Lens(build("bert"))
-    with pytest.raises(InputError, match="predicts"):
-        _ = Answer(bare, bare.read([TEXT])[0], "prediction", (0,)).unchanged
+def test_a_single_output_is_refused():
     single = classifier(labels=1)
     with pytest.raises(InputError, match="has one output: there is nothing to choose from"):
         idl.certify(single, [TEXT], layers=1, heads=0, queries=2, outcome="prediction")
@@ -195,7 +190,10 @@ def test_estimates_are_those_of_finite_differences_in_the_same_directions(outcom
 
     own = scaled(0, 0, 1.0)
     generator = seeded(7)
-    probes = [normals(generator, own.numel()) for _ in range(5)]
+    size = own.numel() // 8 + 1
+    octets = [torch.randint(256, (size,), dtype=torch.uint8, generator=generator) for _ in range(5)]
+    bits = np.unpackbits(np.stack(octets), axis=1, bitorder="little")
+    probes = 2 * torch.from_numpy(bits)[:, : own.numel()].double() - 1
     for layer in (0, 1):
         for head in (0, 1):
             slope = (scaled(layer, head, 1 + step) - scaled(layer, head, 1 - step)) / (2 * step)
@@ -262,7 +260,7 @@ def test_a_row_of_a_long_text_costs_a_few_passes_in_every_precision(dtype):
     ):
         settings = {"layers": 1, "heads": 2, "queries": -1, "outcome": "prediction"}
         found = idl.certify(lens, [text], **settings)
-    assert sum(read) <= 8
+    assert sum(read) <= 5
     answers = [Answer(one, one.read([text])[0], "prediction", (127,)) for one in (lens, single)]
     with FlopCounterMode(display=False) as every:
         roots = [one.linearised([(1, 2)], 127)[0][0] for one in answers]
@@ -270,10 +268,3 @@ def test_a_row_of_a_long_text_costs_a_few_passes_in_every_precision(dtype):
     metric, exact = (root @ root.mT for root in roots)
     assert (metric - exact).norm() <= 0.01 * exact.norm()
     assert found.rows["cast"].item() == pytest.approx(answers[0].cast)
-
-
-def test_what_reads_later_positions_runs_whole():
-    lens = Lens(build("bert"))
-    answer = Answer(lens, lens.read([ids(N)])[0], "states")
-    assert not answer._derived.held
-    assert answer.derivative([(0, 0)], 4, {})[0].shape == (8, N, 32)

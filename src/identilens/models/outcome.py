@@ -1,7 +1,6 @@
 """What comes out of a model, its prediction or its final hidden states, and how it depends on one row of attention."""
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any, Literal
@@ -16,12 +15,12 @@ from identilens.linalg import HALF
 from identilens.linalg.decompositions import eigh
 from identilens.linalg.memory import blocks, wide
 from identilens.models.capture import states_of
-from identilens.models.explaining import Exact, derivable, explained
+from identilens.models.explaining import derivable, explained
 from identilens.models.inputs import Item
 from identilens.models.interface import AttentionCall, Handler
 from identilens.models.later import LaterLayers
 from identilens.models.lens import Lens
-from identilens.models.linearise import Suffixes, tangents_at_once
+from identilens.models.linearise import Suffixes, computed, tangents_at_once
 from identilens.models.offloading import is_offloaded
 from identilens.models.outputs import relative
 from identilens.models.proof import NOISE
@@ -41,8 +40,6 @@ _AT_ONCE, _LOGITS = 8, 2**24
 
 _ENTRIES = 2**22
 """Entries that are held in double precision at a time, where an outcome has more of them."""
-_POSITIONS = 64
-"""Positions of which a random direction is drawn at a time."""
 
 Heads = Sequence[tuple[int, int]]
 """Heads: the number of their attention in call order, and their own."""
@@ -112,7 +109,8 @@ class Answer:
     def after(self, run: ModelRun) -> tuple[float, bool]:
         """Return the change of the outcome in a run that was made, and whether each largest entry is the same."""
         *_, last = run.hidden_states.values()
-        after, before = self._entries(run.logits, last[-1]), self.unchanged
+        after = self._entries(last[-1] if self.outcome == "states" else run.logits)
+        before = self.unchanged
         return self.between(after, before), bool((after.argmax(-1) == before.argmax(-1)).all())
 
     def without(
@@ -152,8 +150,8 @@ class Answer:
     def estimates(self, probes: int = 16, seed: int = 0) -> list[Float[Tensor, " head"]]:
         """Return what `without` gives where nothing is left, to first order, for all heads of each attention.
 
-        ‖z J L‖² of all heads' outputs z at once: the mean of (z J L ε)² over random ε, each by one backward pass. Its
-        relative error is about √(2 / probes), alike for heads that move the outcome in the same direction.
+        ‖z J L‖² of all heads' outputs z at once: the mean of (z J L ε)² over random signs ε, each by one backward pass.
+        Its relative error is about √(2 / probes), alike for heads that move the outcome in the same direction.
         """
         lens, model = self.lens, self.lens.model
         exact = torch.promote_types(lens.dtype, torch.float32)
@@ -166,26 +164,29 @@ class Answer:
             return call.run() * gates[call.index][:, None]
 
         # Offloaded parameters are moved as they are.
-        single = nullcontext() if is_offloaded(model) else Exact(exact)
-        with torch.enable_grad(), lens.capturing(gated, [self.item], model), single:
-            run = lens.plain([self.item], model, **self._wanted)
+        within = explained if is_offloaded(model) else derivable
+        with torch.enable_grad():
+            run = computed(lens, self.item, gated, model, within, **self._wanted)
             entries = self._entries_of(run)
         generator, output, slopes = torch.Generator().manual_seed(seed), entries.detach(), []
-        length = wide(output).norm().clamp_min(1e-300)
+        size, length = output.numel(), wide(output).norm().clamp_min(1e-300)
+        places = torch.arange(8, dtype=torch.uint8, device=output.device)
         for _ in range(probes):
-            # L ε of the entries, for one random ε: L Lᵀ is the metric of the outcome.
-            probe = []
-            for part in output.split(_POSITIONS):
-                drawn = torch.randn(part.shape, generator=generator, dtype=torch.float64).to(length)
-                if self.outcome == "states":
-                    drawn /= length
-                else:
-                    p = wide(part).softmax(-1)
-                    drawn *= (p / 2).sqrt()
-                    drawn -= p * drawn.sum(-1, keepdim=True)
-                probe.append(drawn.to(output))
-            options = {"retain_graph": True, "materialize_grads": True}
-            slopes.append(torch.autograd.grad(entries, gates, torch.cat(probe), **options))
+            # L ε of the entries, for random signs ε, eight in a number: L Lᵀ is the metric of the outcome.
+            drawn = torch.randint(256, (size // 8 + 1, 1), dtype=torch.uint8, generator=generator)
+            signs = (drawn.to(output.device) >> places & 1).flatten()[:size].view_as(output)
+            probe = 2 * signs.to(output) - 1
+            if self.outcome == "states":
+                probe /= length
+            else:
+                p = output.softmax(-1)
+                probe *= (p / 2).sqrt()
+                probe -= p * probe.sum(-1, keepdim=True)
+            slopes.append(
+                torch.autograd.grad(
+                    entries, gates, probe, retain_graph=True, materialize_grads=True
+                )
+            )
         power = 0.5 if self.outcome == "states" else 1.0
         each = map(torch.stack, zip(*slopes, strict=True))
         return [wide(slope).square().mean(0).cpu() ** power for slope in each]
@@ -320,27 +321,26 @@ class Answer:
     def _entries_of(self, run: Any, text: int = 0) -> Entries:
         if self.outcome == "states":
             *_, last = states_of(run).values()
-            return self._entries(None, last[-1][text])
+            return self._entries(last[-1][text])
         logits = run.get("logits")
-        return self._entries(None if logits is None else logits[text], None)
+        return self._entries(None if logits is None else logits[text])
 
-    def _entries(self, logits: Any, last: Any) -> Entries:
-        if self.outcome == "states":
-            entries = last.flatten(0, -2)
-        elif logits is None:
-            raise InputError(
-                f'{self.lens.name} predicts nothing: it has no logits. Choose outcome="states" (--outcome states), or '
-                "load the model with its task head."
-            )
-        elif logits.shape[-1] == 1:
-            raise InputError(
-                f"{self.lens.name} has one output: there is nothing to choose from, and no distribution that could "
-                'change. Choose outcome="states" (--outcome states).'
-            )
-        elif logits.ndim == 1:
-            return logits[None]
-        else:
-            entries = logits.flatten(0, -2)
+    def _entries(self, output: Any) -> Entries:
+        """Return the entries at the positions that count, from a text's logits or last states."""
+        if self.outcome == "prediction":
+            if output is None:
+                raise InputError(
+                    f'{self.lens.name} predicts nothing: it has no logits. Choose outcome="states" (--outcome states), '
+                    "or load the model with its task head."
+                )
+            if output.shape[-1] == 1:
+                raise InputError(
+                    f"{self.lens.name} has one output: there is nothing to choose from, and no distribution that could "
+                    'change. Choose outcome="states" (--outcome states).'
+                )
+            if output.ndim == 1:
+                return output[None]
+        entries = output.flatten(0, -2)
         return entries if self.positions is None else entries[list(self.positions)]
 
 
