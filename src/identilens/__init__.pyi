@@ -18,7 +18,7 @@ from .studies.alternatives.study import alternatives as alternatives
 from .studies.answer.study import answer as answer
 from .studies.audit.study import audit as audit
 from .studies.certify.study import certify as certify
-from .studies.comparison import compare as compare
+from .studies.compare.comparison import compare as compare
 from .studies.faithfulness.study import faithfulness as faithfulness
 from .studies.influence.study import influence as influence
 from .studies.inversion.invert import invert as invert

@@ -5,7 +5,7 @@ import pytest
 
 from helpers.written import audited, certainty, influenced
 from identilens.errors import InputError
-from identilens.studies.comparison import compare
+from identilens.studies.compare.comparison import compare
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from identilens.runs.terminal import say
 
 load_result = called("identilens.studies.reports:load_result")
 write_report = called("identilens.studies.reports:write_report")
-compare = called("identilens.studies.comparison:compare")
+compare = called("identilens.studies.compare.comparison:compare")
 write_text = called("identilens.runs.files:write_text")
 verify = called("identilens.cli.verify:verify")
 print_table = called("identilens.runs.tables:print_table")

@@ -1,7 +1,6 @@
 """What a model reads of texts: each text when it is asked for."""
 
 import hashlib
-from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -48,8 +47,8 @@ class Items(Sequence[Item]):
         def read(number: int) -> Item:
             return lens.reader.read_one(entries[number], number, max_length)
 
-        self.entries, self.lengths, self.names = entries, array("q"), set[str]()
-        self.digests: list[bytes] = []
+        self.entries, self.names = entries, set[str]()
+        self.lengths, self.digests = list[int](), list[bytes]()
         self._read = read
         for item in map(read, range(len(entries))):
             self.lengths.append(item.length)

@@ -120,7 +120,7 @@ class KeptOutcome:
 
     def change(self, length: Float[Tensor, " *many"]) -> Float[Tensor, " *many"]:
         """Return the change of the outcome for a length: what `length` undoes."""
-        return (length / max(self.scale, torch.finfo(torch.float64).tiny)) ** self.power
+        return (length / max(self.scale, 1e-300)) ** self.power
 
 
 def row_programs(rows: Sequence[KeptOutcome], allowed: Sequence[float]) -> RowPrograms:
@@ -139,10 +139,9 @@ def of_rows(rows: Sequence[tuple[Head, int]]) -> list[KeptOutcome]:
     outputs = []
     for head, query in rows:
         weights, T, visible = head.distributions(head.projected_for(query))
-        if visible is None:
-            visible = torch.ones_like(weights, dtype=torch.bool)
-        row = head.row_index(query)
-        outputs.append((weights[row], T, visible[row]))
+        index = head.row_index(query)
+        row = weights[index]
+        outputs.append((row, T, row.isfinite() if visible is None else visible[index]))
     return of_outputs(outputs)
 
 
@@ -170,7 +169,7 @@ def of_outputs(rows: Sequence[tuple[Weights, ProjectedValues, Mask]]) -> list[Ke
 def seen_keys(head: Head, query: int) -> Mask:
     """Return which keys a query of a head may use."""
     visible = head.visible_to(query)
-    return torch.ones_like(head.row(query), dtype=torch.bool) if visible is None else visible
+    return head.row(query).isfinite() if visible is None else visible
 
 
 def of_layer(
@@ -239,7 +238,7 @@ def asked_answer(
 def model_outcome(lens: Lens, item: Item) -> Answered:
     """Return the outcome of a model where none is asked for: a prediction, if it chooses tokens or classes."""
     logits = lens.run([item], task_head=True).get("logits")
-    chooses = logits is not None and logits.ndim in (2, 3) and logits.shape[-1] > 1
+    chooses = logits is not None and 1 < logits.ndim < 4 and logits.shape[-1] > 1
     return "prediction" if chooses else "states"
 
 
@@ -276,11 +275,11 @@ def head_effects(
     measure: Measure = mean_change,
 ) -> list[Any]:
     """Return the change of the outcome when each head is removed, or what else a measure finds without it and with."""
-    sites, changes = answer.lens.sites(answer.item), []
     # Weights that change as they are used (some quantised ones) lead to new sites.
-    for (layer, kind), chosen in groupby(heads, key=lambda head: (head[0].layer, head[0].kind)):
-        removed = [head for _, head in chosen]
-        changes += answer.without(find_site(sites, layer, 0, kind), removed, left, measure)
+    sites, changes = answer.lens.sites(answer.item), []
+    number = lambda head: find_site(sites, head[0].layer, 0, head[0].kind)  # noqa: E731
+    for attention, chosen in groupby(heads, number):
+        changes += answer.without(attention, [head for _, head in chosen], left, measure)
     return changes
 
 
@@ -296,8 +295,7 @@ def head_estimates(
     ]
 
 
-BATCH = 32
-"""Texts in one run of the model."""
+BATCH = 32  # texts in one run of the model
 
 WITHOUT: Columns = {
     "text": pl.Int64,
@@ -322,14 +320,6 @@ def log_probabilities(
     return logits.view(len(items), -1, logits.shape[-1])[:, -steps:].cpu().double().log_softmax(-1)
 
 
-def answer_likelihoods(
-    lens: Lens, ids: Sequence[int], count: int, handler: Handler | None = None
-) -> list[float]:
-    """Return the probability of the last tokens, each after those before it."""
-    [each] = log_probabilities(lens, lens.read([list(ids)]), count + 1, handler)
-    return each[range(count), ids[-count:]].exp().tolist()
-
-
 def log_likelihoods(
     lens: Lens, items: Sequence[Item], answer: Sequence[int]
 ) -> Float[Tensor, " text"]:
@@ -341,7 +331,7 @@ def log_likelihoods(
     padding = getattr(lens.model.config.get_text_config(), "pad_token_id", None)
     most = 1 if padding is None and not lens.model.can_generate() else BATCH
     length = lambda number: texts[number].length  # noqa: E731
-    for _, numbers in groupby(sorted(range(len(texts)), key=length), key=length):
+    for _, numbers in groupby(sorted(range(len(texts)), key=length), length):
         for batch in lens.batches(texts, numbers, most):
             each = log_probabilities(lens, [texts[number] for number in batch], len(answer))
             likely[batch] = each[:, range(len(answer)), answer].sum(-1)
@@ -366,8 +356,10 @@ def without_segments(
         rest = kept[first:]
         if name in (TEMPLATE, SO_FAR) or all(kept) or not any(rest):
             continue
-        left = answer_likelihoods(lens, [*compress(ids, kept)], sum(rest))
-        rows = tokens.filter(rest).with_columns(segment=pl.lit(name), without=pl.Series(left))
+        left, count = [*compress(ids, kept)], sum(rest)
+        [each] = log_probabilities(lens, lens.read([left]), count + 1)
+        without = pl.Series(each[range(count), left[-count:]].exp().numpy())
+        rows = tokens.filter(rest).with_columns(segment=pl.lit(name), without=without)
         frames.append(rows)
     return shaped(WITHOUT, frames).with_columns(text=pl.lit(text, pl.Int64))
 

@@ -29,7 +29,7 @@ from identilens.studies.answer.result import Answers
 from identilens.studies.answer.settings import AnswerSettings
 from identilens.studies.certify.rows import layer_functionals
 from identilens.studies.heads import LensStudy
-from identilens.studies.outcomes import answer_likelihoods, without_segments
+from identilens.studies.outcomes import log_probabilities, without_segments
 
 _UNNAMED = TEMPLATE, REST, SO_FAR, SINK
 """Segments that are not compared with others."""
@@ -138,7 +138,8 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
             self.tell("attention", settings.max_new_tokens)
             return call.run()
 
-        likely = answer_likelihoods(lens, ids, count, measure)
+        [each] = log_probabilities(lens, lens.read([ids]), count + 1, measure)
+        likely = each[range(count), answer].exp().tolist()
         removed = without_segments(lens, part, ids, segments, likely)
         unknown = [None] * first
         positions = {

@@ -1,0 +1,1 @@
+"""Comparing results of one study."""
