@@ -39,7 +39,7 @@ def plain(lens):
 
 
 @pytest.mark.parametrize("outcome", ["states", "prediction"])
-def test_changes_are_those_of_the_model(lens, outcome):
+def test_changes_are_those_of_the_model(lens, outcome, monkeypatch):
     head = lens.layer(lens.read([TEXT])[0], 0).head(1)
     one = answer(lens, outcome)
     weights = head.attention.clone()
@@ -59,6 +59,9 @@ def test_changes_are_those_of_the_model(lens, outcome):
     assert one.change(5, {head.address: rows}) == pytest.approx(expected)
     assert one.change(5, {}) == pytest.approx(0, abs=1e-12)
     assert one.after(after)[0] == pytest.approx(expected)
+    # As if later positions alone gave something else.
+    monkeypatch.setattr(outcomes, "relative", lambda *_: 1.0)
+    assert answer(lens, outcome).change(5, {head.address: rows}) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("outcome", ["states", "prediction"])

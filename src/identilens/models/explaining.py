@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from identilens.errors import IdentilensError, UnsupportedModelError, first_line
 from identilens.linalg import HALF
+from identilens.models.interface import configured
 from identilens.models.offloading import is_offloaded
 
 MODELS_RAISE = (
@@ -94,8 +95,10 @@ def derivable(model: nn.Module) -> Iterator[None]:
             "removal, rollout, inversion). For this, load the model whole, without offloading."
         )
     exact = torch.promote_types(next(model.parameters()).dtype, torch.float32)
+    # Mixtures of experts run expert by expert, because their grouped product has no forward-mode rule.
+    experts = configured(model, "_experts_implementation_internal", "eager")
     try:
-        with Exact(exact):
+        with experts, Exact(exact):
             yield
     except RuntimeError as error:
         if "setup_context" not in str(error):

@@ -19,7 +19,7 @@ from identilens.linalg.memory import budget_on
 from identilens.models.capture import states_of
 from identilens.models.explaining import derivable
 from identilens.models.inputs import Item
-from identilens.models.interface import AttentionCall, Handler, configured
+from identilens.models.interface import AttentionCall, Handler
 from identilens.models.layout import layer_of
 from identilens.models.lens import Lens
 from identilens.models.sequences import Kind, names_at
@@ -223,7 +223,5 @@ def computed(
     **options: Any,
 ) -> Any:
     """Return a model's output on one text, with attention by a handler, within a context such as `derivable`."""
-    # Mixtures of experts run expert by expert, because their grouped product has no forward-mode rule.
-    eager_experts = configured(model, "_experts_implementation_internal", "eager")
-    with eager_experts, lens.capturing(handler, [item], model), within(model):
+    with lens.capturing(handler, [item], model), within(model):
         return lens.plain([item], model, **options)

@@ -295,7 +295,6 @@ class Answer:
             before = self._since(text, AttentionCall.mixed, start) if start else full
             earlier, later = full.split([len(full) - len(before), len(before)])
             if relative(before, later) > NOISE[before.dtype]:
-                text.held.clear()
                 return 0, full[:0], full
             return start, earlier, before
 

@@ -141,7 +141,6 @@ def test_of_many_heads_those_of_the_largest_estimates_are_removed(lens):
     few = idl.influence(lens, [TEXT], removed=3)
     assert few.table["estimate"].to_list() == every.table["estimate"].to_list()
     kept = few.table.drop_nulls("effect").sort("estimate", descending=True)
-    assert len(kept) == 3
     largest = every.table.sort("estimate", descending=True).head(3)
     assert kept["effect"].to_list() == pytest.approx(largest["effect"].to_list(), rel=1e-9)
     assert "3 heads with the largest estimates" in few.summary().text
