@@ -33,19 +33,11 @@ class InterfaceAttention(nn.Module):
         function: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation or "eager", eager_attention_forward
         )
-        query, key, value = (
+        heads = (
             mapped.unflatten(-1, (self.config.num_attention_heads, -1)).transpose(1, 2)
             for mapped in (self.q_proj(queries), self.k_proj(states), self.v_proj(states))
         )
-        return function(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            scaling=self.scaling,
-            **options,
-        )
+        return function(self, *heads, attention_mask, scaling=self.scaling, **options)
 
 
 def positions(

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from helpers.heads import drawn, normals, seeded, uniforms
-from identilens.lab.dyck.balance import measure_balance
+from identilens.lab.dyck.balance import measure_balance, second_layer
 from identilens.lab.dyck.embeddings import symbols
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
+from identilens.lab.dyck.modeling import attention_weights
 from identilens.lab.dyck.plain import small_target
 from identilens.lab.dyck.prune import approximation_error
 from identilens.lab.dyck.pruning import (
@@ -21,7 +22,7 @@ from identilens.lab.dyck.pruning import (
 from identilens.lab.dyck.sufficiency import (
     balanced_scores,
     sufficient_model,
-    uniform_second_layer,
+    uniform_embeddings,
     uniform_transformer,
 )
 from identilens.lab.dyck.train.measuring import dyck_lens
@@ -46,7 +47,8 @@ def test_uniform_attention_generates_dyck_of_any_length(language, length):
     found = closing_accuracy(model, tokens)
     assert (found.argmax, found.threshold) == (1, 1)
     if language.types > 1 and language.max_depth > 1:
-        assert measure_balance(language, uniform_second_layer(language, model)).violation < 1e-6
+        layer = second_layer(uniform_embeddings(language), *attention_weights(model, 1))
+        assert measure_balance(language, layer).violation < 1e-6
 
 
 def test_its_attention_is_uniform_and_its_law_the_languages():
