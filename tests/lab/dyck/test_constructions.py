@@ -14,7 +14,6 @@ from identilens.lab.dyck.modeling import attention_weights
 from identilens.lab.dyck.plain import small_target
 from identilens.lab.dyck.prune import approximation_error
 from identilens.lab.dyck.pruning import (
-    Sizes,
     closest_subsets,
     prune_to,
     random_transformer,
@@ -107,9 +106,8 @@ def test_pruned_random_transformers_compute_small_ones():
     targets = [small_target(1, 2, 3, seed) for seed in range(2)]
     errors = []
     for candidates in (4, 16):
-        sizes = Sizes(candidates, 2, 3)
-        large = random_transformer(sizes, 4, 0)
-        pruned = [prune_to(target, large, sizes) for target in targets]
+        large = random_transformer(candidates, 2, 3, 4, 0)
+        pruned = [prune_to(target, large, candidates) for target in targets]
         assert all(is_pruning(found, large) for found in pruned)
         errors.append(approximation_error(targets[0], pruned[0], **QUICK)[1])
         assert all(map(torch.equal, pruned[0][0], pruned[1][0]))
@@ -154,8 +152,8 @@ def test_the_largest_error_is_the_spectral_norm(layer, other, known):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("starts", "steps"), [(1, 1), (3, 5)])
 def test_the_maximised_error_is_never_below_the_sampled_one(seed, starts, steps):
-    target, sizes = small_target(1, 2, 3, seed), Sizes(4, 2, 3)
-    pruned = prune_to(target, random_transformer(sizes, 4, seed), sizes)
+    target = small_target(1, 2, 3, seed)
+    pruned = prune_to(target, random_transformer(4, 2, 3, 4, seed), 4)
     found = approximation_error(target, pruned, inputs=60, starts=starts, steps=steps)
     assert found[1] >= found[0] > 0
     assert found == approximation_error(target, pruned, inputs=60, starts=starts, steps=steps)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import polars as pl
+import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import pad
@@ -14,7 +15,6 @@ from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
 from identilens.lab.dyck.sufficiency import (
-    balanced_layer,
     balanced_scores,
     sufficient_model,
     uniform_embeddings,
@@ -38,9 +38,10 @@ def unbalanced_model(
     embeddings = model.get_buffer("dyck.embeddings.symbol_table")
     # Closing brackets are the last half of the symbols; as keys, all but the start token are brackets.
     moved = size * (uniforms(generator, count // 2, count - 1) - 0.5)
-    scores += pad(moved, (1, 0, count // 2 + 1, 0))
-    key = balanced_layer(language, embeddings, scores)[1]
-    model.get_parameter("dyck.layers.0.attention.k_proj.weight").data = key
+    change = pad(moved, (1, 0, count // 2 + 1, 0))
+    inverse = torch.linalg.pinv(embeddings)
+    key = model.get_parameter("dyck.layers.0.attention.k_proj.weight").data
+    key += embeddings.shape[1] ** 0.5 * (inverse @ change @ inverse.T)
     return model, embeddings
 
 

@@ -38,7 +38,8 @@ PaperLayer = list[Tensor]
 def paper_model(language: Dyck, layers: Sequence[PaperLayer], **options: Any) -> DyckForCausalLM:
     """Return the model in float64 with layers of the paper's block and the given weights.
 
-    The first coordinates of the last layer's output are the logits. ``options`` are those of `DyckConfig`.
+    The last layer gives the log-probabilities of Definition 1, and −40 for impossible tokens. ``options`` are those of
+    `DyckConfig`.
     """
     config = DyckConfig(
         bracket_types=language.types,
@@ -58,7 +59,11 @@ def paper_model(language: Dyck, layers: Sequence[PaperLayer], **options: Any) ->
         trained = (parameter for parameter in layer.parameters() if parameter.requires_grad)
         for parameter, weight in zip(trained, weights, strict=True):
             parameter.copy_(weight)
-    torch.nn.init.eye_(model.lm_head.weight)
+    k, q, head = language.types, language.open_probability, model.lm_head.weight.zero_()
+    head[:, k + 1] = -IMPOSSIBLE
+    head[SPECIAL : SPECIAL + k, k + 1] = log(q / k)
+    head[SPECIAL : SPECIAL + k, k] = -IMPOSSIBLE
+    head[language.closing, :k].fill_diagonal_(IMPOSSIBLE + log(1 - q))
     return model
 
 
@@ -163,17 +168,17 @@ def balanced_layer(
 def _reading_projection(
     language: Dyck, symbol: Float[Tensor, "symbol d"], share: Float[Tensor, "bracket d"]
 ) -> list[Tensor]:
-    """Return g: from LN(output) + e(τ) to the logits of Definition 1, in three linear layers with ReLU between them.
+    """Return g: from LN(output) + e(τ) to the top of the stack, in three linear layers with ReLU between them.
 
-    ``symbol`` maps to the one-hot symbol, ``share`` to each bracket's share, at least 3 where it is unmatched. Logits
-    are the log-probabilities, and −40 for impossible tokens.
+    ``symbol`` maps to the one-hot symbol, ``share`` to each bracket's share, at least 3 where it is unmatched.
+    The output is the one-hot type of the top, whether the stack is full, and 1.
     """
     count, brackets = len(symbol), len(share)
     # First: the symbols, and for each bracket two units of a step at half of its least share when unmatched.
     first = torch.cat([symbol, share, share])
     first_bias = -torch.tensor([0] * count + [1] * brackets + [2] * brackets)
     # Second: for each bracket, whether it is unmatched and the last token closes down to it; then the open tokens.
-    k, D, q = language.types, language.max_depth, language.open_probability
+    k, D = language.types, language.max_depth
     token, depth = symbol_parts(language)
     down = language.is_close(token) & (depth == torch.arange(1, D + 1).repeat(k)[:, None])
     opened = token == torch.arange(SPECIAL, SPECIAL + k)[:, None]
@@ -181,10 +186,8 @@ def _reading_projection(
     second[:brackets, count:] = torch.cat([_eye(brackets), -_eye(brackets)], 1)
     second_bias = pad(-torch.ones(brackets), (0, k + 1))
     last, last_bias = _zeros(symbol.shape[1], len(second)), _zeros(symbol.shape[1])
-    tops = torch.cat([_eye(k).repeat_interleave(D, 1), _eye(k)], 1)
-    last[language.closing, :-1] = (IMPOSSIBLE + log(1 - q)) * tops
-    last[SPECIAL : SPECIAL + k, -1] = last_bias[: language.vocabulary] = -IMPOSSIBLE
-    last_bias[SPECIAL : SPECIAL + k] = log(q / k)
+    last[:k, :-1] = torch.cat([_eye(k).repeat_interleave(D, 1), _eye(k)], 1)
+    last[k, -1] = last_bias[k + 1] = 1.0
     return [first, first_bias, second, second_bias, last, last_bias]
 
 
