@@ -1,6 +1,5 @@
 """What the models of the laboratory have in common: attention through transformers' interface, and positions."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,7 +29,7 @@ class InterfaceAttention(nn.Module):
         **options: Any,
     ) -> tuple[Float[Tensor, "batch n head d_v"], Tensor | None]:
         """Return the head outputs and, if the implementation has any, the weights."""
-        function: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(
+        function = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation or "eager", eager_attention_forward
         )
         heads = (

@@ -80,7 +80,7 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
     pairs, prefixes = pair_sizes(language, layer)
     quotients = pairs / prefixes[:, None, None].clamp_min(1e-300)
     gap = condition_gap(language, layer.scores)
-    return Balance(float(quotients.mean()), float(quotients.max()), gap)
+    return Balance(quotients.mean().item(), quotients.max().item(), gap)
 
 
 def pair_sizes(
@@ -120,4 +120,4 @@ def condition_gap(language: Dyck, scores: Float[Tensor, "query key"]) -> float:
     opens, closes = pair_symbols(language)
     logits = scores[closes[:, 1:].flatten()]
     differences = logits[:, opens] - logits[:, closes]
-    return float((differences.amax(0) - differences.amin(0)).max()) if len(logits) else 0.0
+    return (differences.amax(0) - differences.amin(0)).max().item() if len(logits) else 0.0

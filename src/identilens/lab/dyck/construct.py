@@ -87,8 +87,8 @@ def construct_dyck(
         weights = attention_weights(model, model.config.num_hidden_layers - 1)
         balance = measure_balance(language, second_layer(embeddings, *weights))
         for length in lengths:
-            generator = seeded(seed + length)
-            tokens = with_start(language.sample_prefixes(count, length, generator))
+            prefixes = language.sample_prefixes(count, length, seeded(seed + length))
+            tokens = with_start(prefixes)
             accuracy = closing_accuracy(model, tokens, shortest=max(2, (9 * length) // 10))
             rows.append(
                 {

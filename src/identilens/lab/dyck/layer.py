@@ -28,8 +28,9 @@ class UnitNorm(nn.Module):
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """Return vectors of norm one and mean zero; the norm is smaller for inputs shorter than C_LN."""
         centred = x - x.mean(-1, keepdim=True)
-        least = max(self.constant, torch.finfo(x.dtype).tiny)
-        return nn.functional.normalize(centred, dim=-1, eps=least)
+        return nn.functional.normalize(
+            centred, dim=-1, eps=max(self.constant, torch.finfo(x.dtype).tiny)
+        )
 
 
 class DyckAttention(InterfaceAttention):
@@ -82,8 +83,7 @@ class DyckLayer(nn.Module):
         self, hidden_states: Float[Tensor, "batch n d"], attention_mask: Tensor | None = None
     ) -> Float[Tensor, "batch n d"]:
         """Return the layer's output."""
-        entering = self.norm_1(hidden_states[..., : self.d_in])
-        mixed, _ = self.attention(entering, attention_mask)
+        mixed = self.attention(self.norm_1(hidden_states[..., : self.d_in]), attention_mask)[0]
         if self.config.block == "gpt":
             hidden_states = hidden_states + mixed
             expanded = nn.functional.gelu(self.up(self.norm_2(hidden_states)))

@@ -13,9 +13,6 @@ from identilens.lab.dyck.prefixes import Prefixes
 from identilens.lab.dyck.training import new_model
 from identilens.runs.tables import Row
 
-_REMEMBERED = 100
-"""Number of steps in the memory of L-BFGS."""
-
 
 def predict(model: DyckForCausalLM, prefixes: Prefixes) -> Float[Tensor, "prefix token"]:
     """Return the output of a model with one layer of Eq. 6 after a minimal first layer, at the end of each prefix.
@@ -58,7 +55,6 @@ def minimise(
             parameters,
             max_iter=iterations,
             max_eval=2 * iterations,
-            history_size=_REMEMBERED,
             line_search_fn="strong_wolfe",
             tolerance_grad=0.0,
             tolerance_change=0.0,
@@ -74,15 +70,13 @@ def minimise(
         loss = _loss(model, prefixes)
         gradients = torch.autograd.grad(loss + strength / 2 * _squares(parameters), parameters)
         norm, slope = (_squares(parts).sqrt().item() for parts in (parameters, gradients))
-        with torch.no_grad():
-            balance = measure_balance(config.language, _attention(model))
         yield {
             "strength": strength,
             "objective": loss.item() + strength / 2 * norm**2,
             "loss": loss.item(),
             "norm": norm,
             "gradient": slope / (strength * norm),
-            **vars(balance),
+            **vars(measure_balance(config.language, _attention(model))),
         }
 
 

@@ -72,21 +72,21 @@ def ascend(errors: Callable[[Tensor], Tensor], x: Float[Tensor, "start n m"], st
     of the gradient, and ends on the unit ball.
     """
     taken = steps - steps // 2
-    worst, steepest = x, x
+    worst, steepest, size = x, x, _LONGEST
     best = torch.full_like(x[:, 0, 0], -torch.inf)
-    size = torch.full_like(x[:, :1, :1], _LONGEST)
     for step in range(steps + 1):
-        error, pull = torch.func.vjp(errors, x)
-        (gradient,) = pull(torch.ones_like(error))
+        error, pull, *_ = torch.func.vjp(errors, x)
+        uphill = normalize(pull(torch.ones_like(error))[0], dim=-1, eps=1e-30)
         better = (error > best)[:, None, None]
         best = best.maximum(error)
-        worst, steepest = torch.where(better, x, worst), torch.where(better, gradient, steepest)
+        worst, steepest = torch.where(better, x, worst), torch.where(better, uphill, steepest)
+        if step > taken:
+            size = size * torch.where(better, 1.5, 0.5).double()
         if step < taken:
             shorter = _LONGEST * (_SHORTEST / _LONGEST) ** (step / taken)
-            x = x + shorter * normalize(gradient, dim=-1, eps=1e-30)
+            x = x + shorter * uphill
         else:
-            size = size * torch.where(better, 1.5, 0.5) if step > taken else size
-            x = worst + size * normalize(steepest, dim=-1, eps=1e-30)
+            x = worst + size * steepest
         x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1.0)
     return float(best.max())
 

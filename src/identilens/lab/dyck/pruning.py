@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from itertools import product
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
 
@@ -33,8 +33,8 @@ def closest_subsets(
     above = torch.searchsorted(upper, missing).clamp(1, upper.shape[1] - 1)
     places = torch.cat([above - 1, above], 1)
     best = (upper.gather(1, places) - missing.repeat(1, 2)).abs().argmin(1, keepdim=True)
-    index = order.gather(1, places.gather(1, best))[:, 0]
-    return torch.cat([left[best[:, 0] % len(left)], right[index]], 1)
+    index = order.gather(1, places.gather(1, best))
+    return torch.cat([left[best % len(left)], right[index]], 2)[:, 0]
 
 
 def _choices(count: int) -> Bool[Tensor, "subset number"]:
@@ -85,8 +85,8 @@ def prune_to(
     identity = torch.eye(len(target[0][2])).double()
     pruned = [_linear_pruning(layer, identity, candidates) for layer in large]
     for number, layer in enumerate(target):
-        first = 2 * number + 1
-        pruned[first : first + 2] = _pair(layer, large[first], large[first + 1], candidates)
+        pair = slice(2 * number + 1, 2 * number + 3)
+        pruned[pair] = _pair(layer, *large[pair], candidates=candidates)
     return pruned
 
 
@@ -95,32 +95,31 @@ def _pair(
 ) -> tuple[PlainLayer, PlainLayer]:
     target_query, target_key, target_value, inner, outer = target
     m, size = len(target_value), len(later[2])
-    value, rows, columns = _value_pruning(later[2], m)
+    rows, columns = _large_entries(later[2], m)
+    kept = later[2][rows, columns]
     # The value in a column is divided by the column's entry of the pruned value matrix; the result is in its row.
     carry = torch.eye(size, m).double()
     centred = target_value - target_value.mean(0)
-    carry[columns] = centred / value[rows, columns][:, None]
+    carry[columns] = centred / kept[:, None]
     # The norm's output is in the rows, X in the first coordinates: g reads their sum.
     reading = pad(inner, (0, size - m))
     reading[:, rows] = inner
+    value = torch.zeros_like(later[2]).index_put((rows, columns), kept)
     attention = _key_pruning(later, target_key.T @ target_query, candidates)
     projection = _relu_pruning(later, reading, outer, candidates)
     return _linear_pruning(earlier, carry, candidates), (*attention, value, *projection)
 
 
-def _value_pruning(value: Tensor, m: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return W_V with m large entries kept, no two in a row or column, and their rows and columns (Lemma 9)."""
+def _large_entries(value: Tensor, m: int) -> Int[Tensor, "2 m"]:
+    """Return rows and columns of m large entries of W_V, no two in a row or column (Lemma 9)."""
     spare = (len(value) - m) // 2
     left = value[m + spare :, m : m + spare].abs()
-    places = []
+    cells = []
     for _ in range(m):
         row, column = divmod(int(left.argmax()), spare)
         left[row] = left[:, column] = -1.0
-        places.append((m + spare + row, m + column))
-    rows, columns = torch.tensor(places).T
-    pruned = torch.zeros_like(value)
-    pruned[rows, columns] = value[rows, columns]
-    return pruned, rows, columns
+        cells.append((m + spare + row, m + column))
+    return torch.tensor(cells).T
 
 
 def _key_pruning(

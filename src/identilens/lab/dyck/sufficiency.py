@@ -118,7 +118,7 @@ def sufficient_model(
             f"expected attention logits that satisfy the balance condition (Eq. 11); a matching pair's difference "
             f"changes by up to {gap:.3g} between closing brackets. Use those of balanced_scores"
         )
-    padded = pad(embeddings.double(), (0, 2 * language.types * language.max_depth))
+    padded = pad(embeddings.double(), (0, symbols(language) - 1))
     layer = balanced_layer(language, padded, scores)
     model = paper_model(language, [layer], norm_constant=_ROUNDING, first_layer="given")
     model.get_buffer("dyck.embeddings.symbol_table").copy_(padded)
@@ -154,12 +154,11 @@ def balanced_layer(
     opens, closes = pair_symbols(language).flatten(1)
     # Of a closing bracket at depth 1 or more, if there is any.
     row = scores[closes[:2][-1]]
-    values = _zeros(count, size)
-    values[opens] = directions
-    values[closes] = -(row[opens] - row[closes]).exp()[:, None] * directions
+    partners = -(row[opens] - row[closes]).exp()[:, None] * directions
+    values = torch.cat([_zeros(1, size), directions, partners])
     # The least coordinate of an unmatched bracket's direction after the LayerNorm.
     logits = scores[closes[:, None], opens]
-    least = float((logits.amin(1) - logits.amax(1)).exp().min()) / language.max_depth**0.5
+    least = (logits.amin(1) - logits.amax(1)).exp().min() / language.max_depth**0.5
     key = size**0.5 * inverse @ scores @ inverse.T
     projection = _reading_projection(language, inverse.T, directions * 3 / least)
     return [_eye(size), key, (inverse @ values).T, *projection]
@@ -180,7 +179,7 @@ def _reading_projection(
     # Second: for each bracket, whether it is unmatched and the last token closes down to it; then the open tokens.
     k, D = language.types, language.max_depth
     token, depth = symbol_parts(language)
-    down = language.is_close(token) & (depth == torch.arange(1, D + 1).repeat(k)[:, None])
+    down = language.is_close(token) & (depth == depth[1 : brackets + 1, None])
     opened = token == torch.arange(SPECIAL, SPECIAL + k)[:, None]
     second = pad(torch.cat([down, opened, depth[None] == D]).double(), (0, 2 * brackets))
     second[:brackets, count:] = torch.cat([_eye(brackets), -_eye(brackets)], 1)
@@ -189,10 +188,6 @@ def _reading_projection(
     last[:k, :-1] = torch.cat([_eye(k).repeat_interleave(D, 1), _eye(k)], 1)
     last[k, -1] = last_bias[k + 1] = 1.0
     return [first, first_bias, second, second_bias, last, last_bias]
-
-
-_DEPTH = 4
-"""Coordinates that the first attention writes: depth and share of the start token, then both with the other sign."""
 
 
 def uniform_transformer(language: Dyck) -> DyckForCausalLM:
@@ -228,9 +223,12 @@ def uniform_transformer(language: Dyck) -> DyckForCausalLM:
 
 
 def uniform_embeddings(language: Dyck) -> Float[Tensor, "symbol d"]:
-    """Return its second layer's inputs: coordinates of tokens and first attention, one-hot symbols, its directions."""
+    """Return its second layer's inputs: coordinates of tokens and first attention, one-hot symbols, its directions.
+
+    The first attention writes the depth, the share of the start token, then both with the other sign.
+    """
     count = symbols(language)
-    return pad(_eye(count), (language.vocabulary + _DEPTH, count - 1))
+    return pad(_eye(count), (language.vocabulary + 4, count - 1))
 
 
 def _depth_projection(language: Dyck, embeddings: Tensor) -> list[Tensor]:
