@@ -87,16 +87,15 @@ def construct_dyck(
         weights = attention_weights(model, model.config.num_hidden_layers - 1)
         balance = measure_balance(language, second_layer(embeddings, *weights))
         for length in lengths:
-            prefixes = language.sample_prefixes(count, length, seeded(seed + length))
-            tokens = with_start(prefixes)
-            accuracy = closing_accuracy(model, tokens, shortest=max(2, (9 * length) // 10))
+            tokens = with_start(language.sample_prefixes(count, length, seeded(seed + length)))
+            shortest = max(2, (9 * length) // 10)
             rows.append(
                 {
                     "construction": name,
                     "off_balance": size,
                     "length": length,
                     "support": support_accuracy(model, tokens),
-                    **vars(accuracy),
+                    **vars(closing_accuracy(model, tokens, shortest=shortest)),
                     **vars(balance),
                 }
             )

@@ -44,8 +44,9 @@ class DyckAttention(InterfaceAttention):
             nn.Linear(config.d_in, out, bias=gpt) for out in (heads * size, heads * size, width)
         )
         # Eq. 6 has one head and no W_O.
-        projected = gpt or heads > 1
-        self.o_proj = nn.Linear(width, width, bias=gpt) if projected else FixedIdentity(width)
+        self.o_proj = (
+            nn.Linear(width, width, bias=gpt) if gpt or heads > 1 else FixedIdentity(width)
+        )
 
     def forward(
         self, hidden_states: Float[Tensor, "batch n d_in"], attention_mask: Tensor | None = None

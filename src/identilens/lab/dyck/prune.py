@@ -83,8 +83,7 @@ def ascend(errors: Callable[[Tensor], Tensor], x: Float[Tensor, "start n m"], st
         if step > taken:
             size = size * torch.where(better, 1.5, 0.5).double()
         if step < taken:
-            shorter = _LONGEST * (_SHORTEST / _LONGEST) ** (step / taken)
-            x = x + shorter * uphill
+            x = x + _LONGEST * (_SHORTEST / _LONGEST) ** (step / taken) * uphill
         else:
             x = worst + size * steepest
         x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1.0)
