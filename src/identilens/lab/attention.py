@@ -1,6 +1,5 @@
 """What the models of the laboratory have in common: attention through transformers' interface, and positions."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,22 +29,14 @@ class InterfaceAttention(nn.Module):
         **options: Any,
     ) -> tuple[Float[Tensor, "batch n head d_v"], Tensor | None]:
         """Return the head outputs and, if the implementation has any, the weights."""
-        function: Callable[..., Any] = ALL_ATTENTION_FUNCTIONS.get_interface(
+        function = ALL_ATTENTION_FUNCTIONS.get_interface(
             self.config._attn_implementation or "eager", eager_attention_forward
         )
-        query, key, value = (
+        heads = (
             mapped.unflatten(-1, (self.config.num_attention_heads, -1)).transpose(1, 2)
             for mapped in (self.q_proj(queries), self.k_proj(states), self.v_proj(states))
         )
-        return function(
-            self,
-            query,
-            key,
-            value,
-            attention_mask,
-            scaling=self.scaling,
-            **options,
-        )
+        return function(self, *heads, attention_mask, scaling=self.scaling, **options)
 
 
 def positions(

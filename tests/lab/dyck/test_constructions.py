@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from helpers.heads import drawn, normals, seeded, uniforms
-from identilens.lab.dyck.balance import measure_balance
+from identilens.lab.dyck.balance import measure_balance, second_layer
 from identilens.lab.dyck.embeddings import symbols
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
+from identilens.lab.dyck.modeling import attention_weights
 from identilens.lab.dyck.plain import small_target
 from identilens.lab.dyck.prune import approximation_error
 from identilens.lab.dyck.pruning import (
-    Sizes,
     closest_subsets,
     prune_to,
     random_transformer,
@@ -21,7 +21,7 @@ from identilens.lab.dyck.pruning import (
 from identilens.lab.dyck.sufficiency import (
     balanced_scores,
     sufficient_model,
-    uniform_second_layer,
+    uniform_embeddings,
     uniform_transformer,
 )
 from identilens.lab.dyck.train.measuring import dyck_lens
@@ -46,7 +46,8 @@ def test_uniform_attention_generates_dyck_of_any_length(language, length):
     found = closing_accuracy(model, tokens)
     assert (found.argmax, found.threshold) == (1, 1)
     if language.types > 1 and language.max_depth > 1:
-        assert measure_balance(language, uniform_second_layer(language, model)).violation < 1e-6
+        layer = second_layer(uniform_embeddings(language), *attention_weights(model, 1))
+        assert measure_balance(language, layer).violation < 1e-6
 
 
 def test_its_attention_is_uniform_and_its_law_the_languages():
@@ -105,9 +106,8 @@ def test_pruned_random_transformers_compute_small_ones():
     targets = [small_target(1, 2, 3, seed) for seed in range(2)]
     errors = []
     for candidates in (4, 16):
-        sizes = Sizes(candidates, 2, 3)
-        large = random_transformer(sizes, 4, 0)
-        pruned = [prune_to(target, large, sizes) for target in targets]
+        large = random_transformer(candidates, 2, 3, 4, 0)
+        pruned = [prune_to(target, large, candidates) for target in targets]
         assert all(is_pruning(found, large) for found in pruned)
         errors.append(approximation_error(targets[0], pruned[0], **QUICK)[1])
         assert all(map(torch.equal, pruned[0][0], pruned[1][0]))
@@ -152,8 +152,8 @@ def test_the_largest_error_is_the_spectral_norm(layer, other, known):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("starts", "steps"), [(1, 1), (3, 5)])
 def test_the_maximised_error_is_never_below_the_sampled_one(seed, starts, steps):
-    target, sizes = small_target(1, 2, 3, seed), Sizes(4, 2, 3)
-    pruned = prune_to(target, random_transformer(sizes, 4, seed), sizes)
+    target = small_target(1, 2, 3, seed)
+    pruned = prune_to(target, random_transformer(4, 2, 3, 4, seed), 4)
     found = approximation_error(target, pruned, inputs=60, starts=starts, steps=steps)
     assert found[1] >= found[0] > 0
     assert found == approximation_error(target, pruned, inputs=60, starts=starts, steps=steps)

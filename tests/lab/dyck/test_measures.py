@@ -95,7 +95,7 @@ def layer_of(seed, spread=1.0, size=24):
 
 
 def output_at(layer, tokens):
-    """Unnormalised attention output at the last of some symbols, scaled as `contributions` scales it."""
+    """Unnormalised attention output at the last of some symbols, scaled as `pair_sizes` scales it."""
     own = layer.scores[tokens[-1]]
     weights = (own[tokens] - own.max()).exp()
     values = layer.values - layer.values.mean(1, keepdim=True)

@@ -1,7 +1,7 @@
 """The balance condition, and the balance violation of a second layer (Wen et al. 2023, Eq. 11 to 18)."""
 
 from dataclasses import dataclass
-from itertools import product
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -11,8 +11,7 @@ from identilens.lab.dyck.embeddings import pair_symbols
 from identilens.lab.dyck.language import Dyck
 
 
-@dataclass(frozen=True, eq=False)
-class SecondLayer:
+class SecondLayer(NamedTuple):
     """Attention of one head after a minimal first layer; symbols are numbered as in `embeddings.symbols`.
 
     Attributes:
@@ -23,24 +22,11 @@ class SecondLayer:
     scores: Float[Tensor, "query key"]
     values: Float[Tensor, "symbol d"]
 
-    def contributions(self) -> Float[Tensor, "query key d"]:
-        """Return u(τ_q, τ_k) = P_⊥ exp(score) W_V e(τ_k) (Eq. 12), divided by the query's largest exp(score).
-
-        P_⊥ is what the LayerNorm after the attention uses. The scale cancels in every quotient S/P, and prevents an
-        overflow of exp.
-        """
-        scores, values = self.scores.double(), self.values.double()
-        centred = values - values.mean(1, keepdim=True)
-        return (scores - scores.amax(1, keepdim=True)).exp()[..., None] * centred
-
 
 def second_layer(
-    embeddings: Float[Tensor, "symbol d_in"],
-    query_weight: Float[Tensor, "d_k d_in"],
-    key_weight: Float[Tensor, "d_k d_in"],
-    value_weight: Float[Tensor, "d d_in"],
+    embeddings: Float[Tensor, "symbol d_in"], *weights: Float[Tensor, "_ d_in"]
 ) -> SecondLayer:
-    """Return a second layer from its weights: scores (W_Q e)·(W_K e')/√d_k, values W_V e'.
+    """Return a second layer from W_Q, W_K and W_V, in float64: scores (W_Q e)·(W_K e')/√d_k, values W_V e'.
 
     Examples:
         >>> import torch
@@ -48,11 +34,8 @@ def second_layer(
         >>> second_layer(torch.eye(8), torch.zeros(4, 8), torch.zeros(4, 8), torch.ones(4, 8)).scores.shape
         torch.Size([8, 8])
     """
-    e = embeddings.double()
-    scores = (
-        (e @ query_weight.double().T) @ (e @ key_weight.double().T).T / len(query_weight) ** 0.5
-    )
-    return SecondLayer(scores, e @ value_weight.double().T)
+    query, key, values = (embeddings.double() @ weight.double().T for weight in weights)
+    return SecondLayer(query @ key.T * query.shape[1] ** -0.5, values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,29 +78,35 @@ def measure_balance(language: Dyck, layer: SecondLayer) -> Balance:
         True
     """
     pairs, prefixes = pair_sizes(language, layer)
-    quotients = pairs / prefixes[:, None, None, :].clamp_min(1e-300)
+    quotients = pairs / prefixes[:, None, None].clamp_min(1e-300)
     gap = condition_gap(language, layer.scores)
-    return Balance(float(quotients.mean()), float(quotients.max()), gap)
+    return Balance(quotients.mean().item(), quotients.max().item(), gap)
 
 
 def pair_sizes(
     language: Dyck, layer: SecondLayer
 ) -> tuple[Float[Tensor, "d pair_depth kind query_kind"], Float[Tensor, "d query_kind"]]:
-    """Return S_{d,d',i,j} (Eq. 15) at [d − 1, d' − 1, i, j], and P_{d,j} (Eq. 17) at [d − 1, j]."""
-    k, D = language.types, language.max_depth
+    """Return S_{d,d',i,j} (Eq. 15) at [d − 1, d' − 1, i, j], and P_{d,j} (Eq. 17) at [d − 1, j].
+
+    They are computed from u(τ_q, τ_k) = P_⊥ exp(score) W_V e(τ_k) (Eq. 12), divided by the query's largest exp(score).
+    P_⊥ is what the LayerNorm after the attention uses. The scale cancels in every quotient S/P, and prevents an
+    overflow of exp.
+    """
     opens, closes = pair_symbols(language)
-    u = layer.contributions()[closes[:, 1:]].transpose(0, 1)
-    pairs = torch.linalg.vector_norm(u[:, :, opens] + u[:, :, closes], dim=-1).permute(0, 3, 2, 1)
-    prefixes = torch.empty(D - 1, k, dtype=u.dtype)
-    for d, j in product(range(1, D), range(k)):
-        outputs = u[d - 1, j]
-        sums = (outputs[0] + outputs[opens[j, d]] + outputs[closes[j, d]])[None]
-        for depth in range(d):
-            sums = (sums[:, None] + outputs[opens[:, depth]]).flatten(0, 1)
+    centred = layer.values - layer.values.mean(1, keepdim=True)
+    scores = layer.scores[closes[:, 1:].T]
+    u = (scores - scores.amax(-1, keepdim=True)).exp()[..., None] * centred
+    matched = u[:, :, opens] + u[:, :, closes]
+    prefixes = []
+    for d, outputs in enumerate(u):
+        sums = (outputs[:, 0] + matched[d].diagonal()[d + 1].T)[:, None]
+        for depth in range(d + 1):
+            sums = (sums[:, :, None] + outputs[:, None, opens[:, depth]]).flatten(1, 2)
         # The last bracket's type changes fastest.
-        norms = torch.linalg.vector_norm(sums, dim=1).view(-1, k).amin(0)
-        prefixes[d - 1, j] = norms.sort().values[1]
-    return pairs, prefixes
+        norms = torch.linalg.vector_norm(sums, dim=-1).unflatten(1, (-1, language.types))
+        prefixes.append(norms.amin(1).sort().values[:, 1])
+    pairs = torch.linalg.vector_norm(matched, dim=-1).permute(0, 3, 2, 1)
+    return pairs, torch.stack(prefixes)
 
 
 def condition_gap(language: Dyck, scores: Float[Tensor, "query key"]) -> float:
@@ -131,4 +120,4 @@ def condition_gap(language: Dyck, scores: Float[Tensor, "query key"]) -> float:
     opens, closes = pair_symbols(language)
     logits = scores[closes[:, 1:].flatten()]
     differences = logits[:, opens] - logits[:, closes]
-    return float((differences.amax(0) - differences.amin(0)).max()) if len(logits) else 0.0
+    return (differences.amax(0) - differences.amin(0)).max().item() if len(logits) else 0.0

@@ -6,17 +6,18 @@ import polars as pl
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from identilens.lab.drawing import normals, seeded, uniforms
 from identilens.lab.dyck.balance import measure_balance, second_layer
-from identilens.lab.dyck.embeddings import pair_symbols, symbols
+from identilens.lab.dyck.embeddings import symbols
 from identilens.lab.dyck.evaluation import closing_accuracy, support_accuracy
 from identilens.lab.dyck.language import Dyck, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
 from identilens.lab.dyck.sufficiency import (
     balanced_scores,
     sufficient_model,
-    uniform_second_layer,
+    uniform_embeddings,
     uniform_transformer,
 )
 
@@ -35,15 +36,12 @@ def unbalanced_model(
     scores = balanced_scores(language, 1.0, generator)
     model = sufficient_model(language, embeddings, scores)
     embeddings = model.get_buffer("dyck.embeddings.symbol_table")
-    if size > 0:
-        queries = pair_symbols(language)[1].flatten()
-        moved = torch.zeros_like(scores)
-        drawn = uniforms(generator, len(queries), count - 1) - 0.5
-        moved[queries, 1:] = size * drawn
-        inverse = torch.linalg.pinv(embeddings)
-        with torch.no_grad():
-            key = model.get_parameter("dyck.layers.0.attention.k_proj.weight")
-            key += embeddings.shape[1] ** 0.5 * (inverse @ moved @ inverse.T)
+    # Closing brackets are the last half of the symbols; as keys, all but the start token are brackets.
+    moved = size * (uniforms(generator, count // 2, count - 1) - 0.5)
+    change = pad(moved, (1, 0, count // 2 + 1, 0))
+    inverse = torch.linalg.pinv(embeddings)
+    key = model.get_parameter("dyck.layers.0.attention.k_proj.weight").data
+    key += embeddings.shape[1] ** 0.5 * (inverse @ change @ inverse.T)
     return model, embeddings
 
 
@@ -81,26 +79,23 @@ def construct_dyck(
         [('uniform', 0.0, 1.0), ('balanced', 0.0, 1.0), ('balanced', 0.3, 1.0)]
     """
     language = Dyck(types, depth)
-    uniform = uniform_transformer(language)
-    built = [("uniform", 0.0, uniform, uniform_second_layer(language, uniform))]
+    built = [("uniform", 0.0, uniform_transformer(language), uniform_embeddings(language))]
     for size in off_balance:
-        model, embeddings = unbalanced_model(language, size, seed)
-        layer = second_layer(embeddings, *attention_weights(model, 0))
-        built.append(("balanced", size, model, layer))
+        built.append(("balanced", size, *unbalanced_model(language, size, seed)))
     rows = []
-    for name, size, model, layer in built:
-        balance = measure_balance(language, layer)
+    for name, size, model, embeddings in built:
+        weights = attention_weights(model, model.config.num_hidden_layers - 1)
+        balance = measure_balance(language, second_layer(embeddings, *weights))
         for length in lengths:
-            generator = seeded(seed + length)
-            tokens = with_start(language.sample_prefixes(count, length, generator))
-            accuracy = closing_accuracy(model, tokens, shortest=max(2, (9 * length) // 10))
+            tokens = with_start(language.sample_prefixes(count, length, seeded(seed + length)))
+            shortest = max(2, (9 * length) // 10)
             rows.append(
                 {
                     "construction": name,
                     "off_balance": size,
                     "length": length,
                     "support": support_accuracy(model, tokens),
-                    **vars(accuracy),
+                    **vars(closing_accuracy(model, tokens, shortest=shortest)),
                     **vars(balance),
                 }
             )

@@ -18,20 +18,19 @@ def symbols(language: Dyck) -> int:
     return 2 * language.types * language.max_depth + 1
 
 
-def pair_symbols(language: Dyck) -> tuple[Int[Tensor, "kind depth"], Int[Tensor, "kind depth"]]:
-    """Return the symbols τ_{2i−1,d} of all open brackets, depth 1 to D, and of their partners.
+def pair_symbols(language: Dyck) -> Int[Tensor, "2 kind depth"]:
+    """Return the symbols τ_{2i−1,d} of all open brackets, depth 1 to D, and then those of their partners.
 
     A partner τ_{2i,d} leaves depth 0 to D − 1.
     """
-    opens, closes = torch.arange(1, symbols(language)).view(2, language.types, language.max_depth)
-    return opens, closes
+    return torch.arange(1, symbols(language)).view(2, language.types, language.max_depth)
 
 
 def symbol_parts(language: Dyck) -> tuple[Int[Tensor, " symbol"], Int[Tensor, " symbol"]]:
     """Return token and depth of every symbol."""
-    k, D = language.types, language.max_depth
-    brackets = torch.arange(SPECIAL, language.vocabulary).repeat_interleave(D)
-    depths = torch.cat([torch.arange(1, D + 1).repeat(k), torch.arange(D).repeat(k)])
+    tokens = torch.arange(SPECIAL, language.vocabulary)
+    brackets = tokens.repeat_interleave(language.max_depth)
+    depths = torch.arange(language.max_depth).repeat(len(tokens)) + language.is_open(brackets)
     return pad(brackets, (1, 0), value=START), pad(depths, (1, 0))
 
 
@@ -42,10 +41,9 @@ def symbol_ids(
 
     Symbol 0 is the start token, padding or the end. Depths outside the language are clipped to its range.
     """
-    opens, closes = language.is_open(tokens), language.is_close(tokens)
-    depth = (opens.long() - closes.long()).cumsum(-1)
-    level = torch.where(opens, depth - 1, depth).clamp(0, language.max_depth - 1)
-    return torch.where(opens | closes, 1 + (tokens - SPECIAL) * language.max_depth + level, 0)
+    opens, closes = language.is_open(tokens).long(), language.is_close(tokens).long()
+    level = ((opens - closes).cumsum(-1) - opens).clamp(0, language.max_depth - 1)
+    return (opens + closes) * (1 + (tokens - SPECIAL) * language.max_depth + level)
 
 
 def minimal_embedding(language: Dyck, kind: Minimal) -> Float[Tensor, "symbol d_in"]:
@@ -54,12 +52,11 @@ def minimal_embedding(language: Dyck, kind: Minimal) -> Float[Tensor, "symbol d_
     ``one-hot`` is Eq. 19, o_{t,d}; ``type-depth`` Eq. 20, o_t ⊕ o_d; ``angle`` Eq. 21, o_t ⊕ (cos θ_d, sin θ_d) with
     tan θ_d = d/(D + 2 − d) (Yao et al. 2021). The start token is a separate type at depth 0.
     """
-    k, D = language.types, language.max_depth
     if kind == "one-hot":
         return torch.eye(symbols(language))
     token, depth = symbol_parts(language)
-    types = one_hot((token - SPECIAL + 1).clamp_min(0), 2 * k + 1).float()
-    if kind == "type-depth":
-        return torch.cat([types, one_hot(depth, D + 1).float()], 1)
-    theta = torch.atan2(depth.double(), (D + 2 - depth).double())
-    return torch.cat([types, torch.stack([theta.cos(), theta.sin()], 1).float()], 1)
+    depths = one_hot(depth)
+    if kind == "angle":
+        theta = torch.atan2(depth.double(), language.max_depth + 2 - depth)
+        depths = torch.stack([theta.cos(), theta.sin()], 1)
+    return torch.cat([one_hot((token - SPECIAL + 1).relu()), depths], 1).float()

@@ -28,23 +28,25 @@ class UnitNorm(nn.Module):
     def forward(self, x: Float[Tensor, "*batch d"]) -> Float[Tensor, "*batch d"]:
         """Return vectors of norm one and mean zero; the norm is smaller for inputs shorter than C_LN."""
         centred = x - x.mean(-1, keepdim=True)
-        length = torch.linalg.vector_norm(centred, dim=-1, keepdim=True)
-        return centred / length.clamp_min(max(self.constant, torch.finfo(x.dtype).tiny))
+        return nn.functional.normalize(
+            centred, dim=-1, eps=max(self.constant, torch.finfo(x.dtype).tiny)
+        )
 
 
 class DyckAttention(InterfaceAttention):
     """Causal self-attention, called through transformers' attention interface."""
 
-    def __init__(self, config: DyckConfig, d_in: int, bias: bool) -> None:
-        heads, size = config.num_attention_heads, config.key_size or 0
+    def __init__(self, config: DyckConfig) -> None:
+        size, heads, width = config.key_size or 0, config.num_attention_heads, config.hidden_size
         super().__init__(config, size, is_causal=True)
-        self.q_proj = nn.Linear(d_in, heads * size, bias=bias)
-        self.k_proj = nn.Linear(d_in, heads * size, bias=bias)
-        self.v_proj = nn.Linear(d_in, config.hidden_size, bias=bias)
-        width = config.hidden_size
+        gpt = config.block == "gpt"
+        self.q_proj, self.k_proj, self.v_proj = (
+            nn.Linear(config.d_in, out, bias=gpt) for out in (heads * size, heads * size, width)
+        )
         # Eq. 6 has one head and no W_O.
-        projected = config.block == "gpt" or heads > 1
-        self.o_proj = nn.Linear(width, width, bias=bias) if projected else FixedIdentity(width)
+        self.o_proj = (
+            nn.Linear(width, width, bias=gpt) if gpt or heads > 1 else FixedIdentity(width)
+        )
 
     def forward(
         self, hidden_states: Float[Tensor, "batch n d_in"], attention_mask: Tensor | None = None
@@ -63,20 +65,18 @@ class DyckLayer(nn.Module):
 
     def __init__(self, config: DyckConfig, number: int) -> None:
         super().__init__()
-        self.block = config.block
+        self.config, width = config, config.hidden_size
         # All hidden states have the same size: a minimal embedding fills the first coordinates, the others are zero.
-        self.d_in = config.hidden_size if number else config.d_in
-        self.attention = DyckAttention(config, self.d_in, bias=config.block == "gpt")
-        if config.block != "paper":
-            self.norm_1, self.norm_2 = nn.LayerNorm(self.d_in), nn.LayerNorm(config.hidden_size)
+        self.d_in = config.d_in
+        self.attention = DyckAttention(config)
+        paper = config.block == "paper"
+        self.norm_1 = nn.Identity() if paper else nn.LayerNorm(self.d_in)
+        self.norm_2 = UnitNorm(config.norm_constant) if paper else nn.LayerNorm(width)
         if config.block == "gpt":
-            self.up = nn.Linear(config.hidden_size, config.intermediate_size)
-            self.down = nn.Linear(config.intermediate_size, config.hidden_size)
-        elif config.block == "paper":
-            self.norm = UnitNorm(config.norm_constant)
-            self.residual = config.projection_residual
-            widths = (config.projection_widths or [])[number]
-            sizes = [config.hidden_size, *widths, config.hidden_size]
+            self.up = nn.Linear(width, config.intermediate_size)
+            self.down = nn.Linear(config.intermediate_size, width)
+        elif paper:
+            sizes = [width, *(config.projection_widths or [])[number], width]
             parts = [(nn.Linear(*ends), nn.ReLU()) for ends in pairwise(sizes)]
             self.projection = nn.Sequential(*sum(parts, ())[:-1])
 
@@ -84,15 +84,14 @@ class DyckLayer(nn.Module):
         self, hidden_states: Float[Tensor, "batch n d"], attention_mask: Tensor | None = None
     ) -> Float[Tensor, "batch n d"]:
         """Return the layer's output."""
-        entering = hidden_states[..., : self.d_in]
-        if self.block == "paper":
-            mixed, _ = self.attention(entering, attention_mask)
-            entering = self.norm(mixed) + hidden_states
-            projected = self.projection(entering)
-            return entering + projected if self.residual else projected
-        mixed, _ = self.attention(self.norm_1(entering), attention_mask)
-        if self.block == "minimal":
-            return self.norm_2(mixed)
-        hidden_states = hidden_states + mixed
-        expanded = nn.functional.gelu(self.up(self.norm_2(hidden_states)))
-        return hidden_states + self.down(expanded)
+        mixed = self.attention(self.norm_1(hidden_states[..., : self.d_in]), attention_mask)[0]
+        if self.config.block == "gpt":
+            hidden_states = hidden_states + mixed
+            expanded = nn.functional.gelu(self.up(self.norm_2(hidden_states)))
+            return hidden_states + self.down(expanded)
+        mixed = self.norm_2(mixed)
+        if self.config.block == "minimal":
+            return mixed
+        mixed = mixed + hidden_states
+        projected = self.projection(mixed)
+        return mixed + projected if self.config.projection_residual else projected

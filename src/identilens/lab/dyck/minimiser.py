@@ -6,15 +6,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.lab.dyck.balance import measure_balance, second_layer
+from identilens.lab.dyck.balance import SecondLayer, measure_balance, second_layer
 from identilens.lab.dyck.configuration import DyckConfig
-from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
+from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.prefixes import Prefixes
 from identilens.lab.dyck.training import new_model
 from identilens.runs.tables import Row
-
-_REMEMBERED = 100
-"""Number of steps in the memory of L-BFGS."""
 
 
 def predict(model: DyckForCausalLM, prefixes: Prefixes) -> Float[Tensor, "prefix token"]:
@@ -22,14 +19,17 @@ def predict(model: DyckForCausalLM, prefixes: Prefixes) -> Float[Tensor, "prefix
 
     With c_u symbols of kind u in a prefix and their logits l_u, its softmax is softmax_u(l_u + log c_u).
     """
-    layer = model.get_submodule("dyck.layers.0")
-    attention = layer.get_submodule("attention")
+    layer, attention = model.get_submodule("dyck.layers.0"), _attention(model)
+    embeddings = model.get_buffer("dyck.embeddings.symbol_table")[prefixes.last]
+    weights = torch.softmax(attention.scores[prefixes.last] + prefixes.counts.log(), -1)
+    mixed = layer.get_submodule("norm_2")(weights @ attention.values)
+    return model.lm_head(layer.get_submodule("projection")(mixed + embeddings))
+
+
+def _attention(model: DyckForCausalLM) -> SecondLayer:
+    names = (f"dyck.layers.0.attention.{part}_proj.weight" for part in "qkv")
     table = model.get_buffer("dyck.embeddings.symbol_table")
-    query, key, value = (attention.get_submodule(f"{part}_proj")(table) for part in "qkv")
-    logits = query @ key.T * (model.config.key_size or 1) ** -0.5
-    weights = torch.softmax(logits[prefixes.last] + prefixes.counts.log(), -1)
-    mixed = layer.get_submodule("norm")(weights @ value)
-    return model.lm_head(layer.get_submodule("projection")(mixed + table[prefixes.last]))
+    return second_layer(table, *map(model.get_parameter, names))
 
 
 def minimise(
@@ -55,35 +55,28 @@ def minimise(
             parameters,
             max_iter=iterations,
             max_eval=2 * iterations,
-            history_size=_REMEMBERED,
             line_search_fn="strong_wolfe",
             tolerance_grad=0.0,
             tolerance_change=0.0,
         )
 
-        def objective(
-            strength: float = strength, optimiser: torch.optim.Optimizer = optimiser
-        ) -> float:
-            optimiser.zero_grad()
+        def objective(strength: float = strength) -> float:
+            model.zero_grad()
             value = _loss(model, prefixes) + strength / 2 * _squares(parameters)
             value.backward()
-            return float(value.detach())
+            return value.item()
 
         optimiser.step(objective)
         loss = _loss(model, prefixes)
         gradients = torch.autograd.grad(loss + strength / 2 * _squares(parameters), parameters)
-        layer = second_layer(
-            model.get_buffer("dyck.embeddings.symbol_table"), *attention_weights(model, 0)
-        )
-        norm, slope = (float(_squares(parts).detach().sqrt()) for parts in (parameters, gradients))
-        balance, loss = measure_balance(config.language, layer), float(loss.detach())
+        norm, slope = (_squares(parts).sqrt().item() for parts in (parameters, gradients))
         yield {
             "strength": strength,
-            "objective": loss + strength / 2 * norm**2,
-            "loss": loss,
+            "objective": loss.item() + strength / 2 * norm**2,
+            "loss": loss.item(),
             "norm": norm,
             "gradient": slope / (strength * norm),
-            **vars(balance),
+            **vars(measure_balance(config.language, _attention(model))),
         }
 
 

@@ -1,6 +1,7 @@
 """Pruned random transformers: how close they come to a small target (Theorem 3), and the pair of Corollary 3."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import product
 
 import polars as pl
@@ -11,7 +12,7 @@ from torch.nn.functional import normalize, pad
 
 from identilens.lab.drawing import normals, seeded, uniforms
 from identilens.lab.dyck.plain import PlainLayer, run_layers, small_target, without_dead_units
-from identilens.lab.dyck.pruning import Sizes, prune_to, random_transformer
+from identilens.lab.dyck.pruning import prune_to, random_transformer
 
 _LONGEST, _SHORTEST = 0.3, 0.01
 """Length of the first and of the last of the steps that are always taken."""
@@ -46,20 +47,18 @@ def approximation_error(
     size = len(target[0][2])
     padding = (0, len(pruned[0][2]) - size)
 
-    def errors(x: Float[Tensor, "batch n m"]) -> Float[Tensor, "batch n"]:
-        expected = pad(run_layers(target, x), padding)
-        return torch.linalg.vector_norm(run_layers(pruned, pad(x, padding)) - expected, dim=-1)
+    def errors(x: Float[Tensor, "batch n m"]) -> Float[Tensor, " batch"]:
+        wrong = run_layers(pruned, pad(x, padding)) - pad(run_layers(target, x), padding)
+        return torch.linalg.vector_norm(wrong, dim=-1).amax(1)
 
     generator = seeded(0)
-    x = normals(generator, inputs, length, size)
-    x = normalize(x, dim=-1)
+    x = normalize(normals(generator, inputs, length, size), dim=-1)
     # Half of the sequences have tokens of norm 1, the others also shorter tokens.
     x[::2] *= uniforms(generator, len(x[::2]), length, 1)
-    with torch.no_grad():
-        sampled = torch.cat([errors(part) for part in x.split(200)]).amax(1)
+    sampled = torch.cat([errors(part) for part in x.split(200)])
     worst_first = x[sampled.argsort(descending=True)]
-    worst = -(-starts // 2)
-    first = torch.cat([worst_first[:worst], x[: starts - worst]])
+    half = starts // 2
+    first = torch.cat([worst_first[: starts - half], x[:half]])
     largest = float(sampled.max())
     return largest, max(largest, ascend(errors, first, steps))
 
@@ -69,44 +68,26 @@ def ascend(errors: Callable[[Tensor], Tensor], x: Float[Tensor, "start n m"], st
 
     In the first half, steps become shorter and every step is taken, so that kinks of the ReLUs do not stop the search.
     In the second half, each sequence ascends from its worst input so far: a step is taken only if the error grows.
-    After such a step the next step of the sequence is longer; otherwise it is shorter.
+    After such a step the next step of the sequence is longer; otherwise it is shorter. A step follows each token's part
+    of the gradient, and ends on the unit ball.
     """
-    climbing = steps // 2
-    taken = steps - climbing
-    worst = x
-    best, gradient = _slope(errors, x)
-    for step in range(taken):
-        x = _moved(x, gradient, _LONGEST * (_SHORTEST / _LONGEST) ** (step / taken))
-        error, gradient = _slope(errors, x)
-        worst = torch.where((error > best)[:, None, None], x, worst)
-        best = best.maximum(error)
-    x = worst
-    best, gradient = _slope(errors, x)
-    size = torch.full_like(best, _LONGEST)[:, None, None]
-    for _ in range(climbing):
-        moved = _moved(x, gradient, size)
-        error, slope = _slope(errors, moved)
+    taken = steps - steps // 2
+    worst, steepest, size = x, x, _LONGEST
+    best = torch.full_like(x[:, 0, 0], -torch.inf)
+    for step in range(steps + 1):
+        error, pull, *_ = torch.func.vjp(errors, x)
+        uphill = normalize(pull(torch.ones_like(error))[0], dim=-1, eps=1e-30)
         better = (error > best)[:, None, None]
         best = best.maximum(error)
-        x, gradient = torch.where(better, moved, x), torch.where(better, slope, gradient)
-        size = size * torch.where(better, 1.5, 0.5)
+        worst, steepest = torch.where(better, x, worst), torch.where(better, uphill, steepest)
+        if step > taken:
+            size = size * torch.where(better, 1.5, 0.5).double()
+        if step < taken:
+            x = x + _LONGEST * (_SHORTEST / _LONGEST) ** (step / taken) * uphill
+        else:
+            x = worst + size * steepest
+        x = x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(1.0)
     return float(best.max())
-
-
-def _moved(x: Tensor, gradient: Tensor, size: Tensor | float) -> Float[Tensor, "start n m"]:
-    """Return each token moved by ``size`` along its part of the gradient, and projected on the unit ball."""
-    moved = x + size * normalize(gradient, dim=-1, eps=1e-30)
-    return moved / torch.linalg.vector_norm(moved, dim=-1, keepdim=True).clamp_min(1.0)
-
-
-def _slope(
-    errors: Callable[[Tensor], Tensor], x: Tensor
-) -> tuple[Float[Tensor, " start"], Float[Tensor, "start n m"]]:
-    """Return each sequence's largest token error and its gradient."""
-    x = x.detach().requires_grad_()
-    largest = errors(x).amax(1)
-    (gradient,) = torch.autograd.grad(largest.sum(), x)
-    return largest.detach(), gradient
 
 
 def prune_dyck(
@@ -147,30 +128,29 @@ def prune_dyck(
         [(4, 128, True), (6, 192, True)]
     """
     targets = [small_target(layers, size, width, seed) for seed in range(2)]
-    search = {"inputs": inputs, "starts": starts, "steps": steps}
+    measure = partial(approximation_error, inputs=inputs, starts=starts, steps=steps)
     rows = []
     for number, seed in product(candidates, range(seeds)):
-        sizes = Sizes(number, size, width)
-        large = random_transformer(sizes, 4 * layers, seed)
-        pruned = [prune_to(target, large, sizes) for target in targets]
-        sampled, error = approximation_error(targets[0], pruned[0], **search)
-        other_sampled, other_error = approximation_error(targets[1], pruned[1], **search)
-        kept = [weight.count_nonzero() for layer in pruned[0] for weight in layer]
+        large = random_transformer(number, size, width, 4 * layers, seed)
+        pruned = [prune_to(target, large, number) for target in targets]
+        (sampled, error), (other_sampled, other_error) = map(measure, targets, pruned)
+        weights = torch.cat([weight.flatten() for layer in pruned[0] for weight in layer])
+        query, _, value, inner, *_ = large[0]
         rows.append(
             {
                 "candidates": number,
                 "seed": seed,
                 "layers": len(large),
-                "embedding": sizes.embedding,
-                "key_size": sizes.key_size,
-                "width": sizes.projection,
-                "weights": sum(weight.numel() for layer in large for weight in layer),
-                "kept": int(sum(kept)),
+                "embedding": len(value),
+                "key_size": len(query),
+                "width": len(inner),
+                "weights": len(weights),
+                "kept": int(weights.count_nonzero()),
                 "sampled_error": sampled,
                 "error": error,
                 "other_sampled_error": other_sampled,
                 "other_error": other_error,
-                "apart": approximation_error(targets[0], targets[1], **search)[1],
+                "apart": measure(*targets)[1],
                 "shared": all(map(torch.equal, pruned[0][0], pruned[1][0])),
             }
         )

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import one_hot, pad
 
 from identilens.errors import InputError
 from identilens.lab.drawing import uniforms
-from identilens.lab.dyck.balance import SecondLayer, condition_gap, second_layer
+from identilens.lab.dyck.balance import condition_gap
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import pair_symbols, symbol_parts, symbols
 from identilens.lab.dyck.language import SPECIAL, START, Dyck
-from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
+from identilens.lab.dyck.modeling import DyckForCausalLM
 
 _zeros = partial(torch.zeros, dtype=torch.float64)
 _eye = partial(torch.eye, dtype=torch.float64)
@@ -30,41 +30,35 @@ _ROUNDING = 1e-10
 """C_LN. With 0, as in the theorem, the norm would scale rounding errors to length one where all brackets match."""
 
 
-PaperLayer = tuple[Float[Tensor, "3 d d"], list[tuple[Tensor, Tensor]]]
-"""W_Q, W_K and W_V of the paper's block (Eq. 6), and weight and bias of each linear layer of g."""
+PaperLayer = list[Tensor]
+"""W_Q, W_K and W_V of the paper's block (Eq. 6), then weight and bias of each linear layer of g."""
 
 
 @torch.no_grad()
-def paper_model(
-    language: Dyck, layers: Sequence[PaperLayer], constant: float, **options: Any
-) -> DyckForCausalLM:
-    """Return the model in float64 with layers of the paper's block, the given weights and C_LN.
+def paper_model(language: Dyck, layers: Sequence[PaperLayer], **options: Any) -> DyckForCausalLM:
+    """Return the model in float64 with layers of the paper's block and the given weights.
 
-    The last layer gives the log-probabilities of Definition 1, and −40 for impossible tokens.
+    The last layer gives the log-probabilities of Definition 1, and −40 for impossible tokens. ``options`` are those of
+    `DyckConfig`.
     """
-    widths = [[len(bias) for _, bias in projection[:-1]] for _, projection in layers]
     config = DyckConfig(
         bracket_types=language.types,
         max_depth=language.max_depth,
         open_probability=language.open_probability,
-        hidden_size=layers[0][0].shape[1],
+        hidden_size=len(layers[0][0]),
         num_hidden_layers=len(layers),
         block="paper",
-        projection_widths=widths,
+        projection_widths=[[len(bias) for bias in layer[4:-1:2]] for layer in layers],
         projection_residual=False,
-        norm_constant=constant,
         **options,
     )
     model = DyckForCausalLM(config).double().eval()
     # Off balance, logits of closing brackets may be equal but for rounding, which is that of the formula.
     model.set_attn_implementation("eager")
-    for number, (attention, projection) in enumerate(layers):
-        layer = model.get_submodule(f"dyck.layers.{number}")
-        for part, weight in zip("qkv", attention, strict=True):
-            layer.get_parameter(f"attention.{part}_proj.weight").copy_(weight)
-        for index, (weight, bias) in enumerate(projection):
-            layer.get_parameter(f"projection.{2 * index}.weight").copy_(weight)
-            layer.get_parameter(f"projection.{2 * index}.bias").copy_(bias)
+    for layer, weights in zip(model.dyck.layers, layers, strict=True):
+        trained = (parameter for parameter in layer.parameters() if parameter.requires_grad)
+        for parameter, weight in zip(trained, weights, strict=True):
+            parameter.copy_(weight)
     k, q, head = language.types, language.open_probability, model.lm_head.weight.zero_()
     head[:, k + 1] = -IMPOSSIBLE
     head[SPECIAL : SPECIAL + k, k + 1] = log(q / k)
@@ -88,7 +82,7 @@ def balanced_scores(
         torch.Size([9, 9])
     """
     size = symbols(language)
-    opens, closes = (kind.flatten() for kind in pair_symbols(language))
+    opens, closes = pair_symbols(language).flatten(1)
     scores = (2 * uniforms(generator, size, size) - 1) * spread
     shifts = (2 * uniforms(generator, len(opens)) - 1) * spread
     scores[closes[:, None], closes] = scores[closes[:, None], opens] + shifts
@@ -124,9 +118,9 @@ def sufficient_model(
             f"expected attention logits that satisfy the balance condition (Eq. 11); a matching pair's difference "
             f"changes by up to {gap:.3g} between closing brackets. Use those of balanced_scores"
         )
-    padded = pad(embeddings.double(), (0, 2 * language.types * language.max_depth))
+    padded = pad(embeddings.double(), (0, symbols(language) - 1))
     layer = balanced_layer(language, padded, scores)
-    model = paper_model(language, [layer], _ROUNDING, first_layer="given")
+    model = paper_model(language, [layer], norm_constant=_ROUNDING, first_layer="given")
     model.get_buffer("dyck.embeddings.symbol_table").copy_(padded)
     return model
 
@@ -148,8 +142,8 @@ def balanced_layer(
         InputError: If the embeddings are linearly dependent.
     """
     count, size = embeddings.shape
-    pair = torch.tensor([[1.0, -1.0]], dtype=torch.float64) / 2**0.5
-    signs = torch.block_diag(*[pair] * (language.types * language.max_depth))
+    pair = torch.tensor([[1.0, -1.0]]).double() / 2**0.5
+    signs = torch.kron(_eye(language.types * language.max_depth), pair)
     directions = pad(signs, (size - signs.shape[1], 0))
     rank = int(torch.linalg.matrix_rank(embeddings))
     if rank < count:
@@ -157,55 +151,43 @@ def balanced_layer(
             f"expected {count} linearly independent embeddings, one per symbol, got rank {rank}; add dimensions"
         )
     inverse = torch.linalg.pinv(embeddings)
-    pairs = pair_symbols(language)
-    opens, closes = (kind.flatten() for kind in pairs)
-    row = scores[pairs[1][0, min(1, language.max_depth - 1)]]
-    values = _zeros(count, size)
-    values[opens] = directions
-    values[closes] = -(row[opens] - row[closes]).exp()[:, None] * directions
+    opens, closes = pair_symbols(language).flatten(1)
+    # Of a closing bracket at depth 1 or more, if there is any.
+    row = scores[closes[:2][-1]]
+    partners = -(row[opens] - row[closes]).exp()[:, None] * directions
+    values = torch.cat([_zeros(1, size), directions, partners])
     # The least coordinate of an unmatched bracket's direction after the LayerNorm.
     logits = scores[closes[:, None], opens]
-    least = float((logits.amin(1) - logits.amax(1)).exp().min()) / language.max_depth**0.5
+    least = (logits.amin(1) - logits.amax(1)).exp().min() / language.max_depth**0.5
     key = size**0.5 * inverse @ scores @ inverse.T
-    attention = torch.stack([_eye(size), key, (inverse @ values).T])
-    return attention, _reading_projection(language, inverse.T, directions * 3 / least)
+    projection = _reading_projection(language, inverse.T, directions * 3 / least)
+    return [_eye(size), key, (inverse @ values).T, *projection]
 
 
 def _reading_projection(
     language: Dyck, symbol: Float[Tensor, "symbol d"], share: Float[Tensor, "bracket d"]
-) -> list[tuple[Tensor, Tensor]]:
+) -> list[Tensor]:
     """Return g: from LN(output) + e(τ) to the top of the stack, in three linear layers with ReLU between them.
 
     ``symbol`` maps to the one-hot symbol, ``share`` to each bracket's share, at least 3 where it is unmatched.
+    The output is the one-hot type of the top, whether the stack is full, and 1.
     """
     count, brackets = len(symbol), len(share)
     # First: the symbols, and for each bracket two units of a step at half of its least share when unmatched.
     first = torch.cat([symbol, share, share])
-    ones = torch.ones(brackets)
-    first_bias = -torch.cat([torch.zeros(count), ones, 2 * ones]).double()
+    first_bias = -torch.tensor([0] * count + [1] * brackets + [2] * brackets)
     # Second: for each bracket, whether it is unmatched and the last token closes down to it; then the open tokens.
     k, D = language.types, language.max_depth
     token, depth = symbol_parts(language)
-    down = language.is_close(token) & (depth == torch.arange(1, D + 1).repeat(k)[:, None])
+    down = language.is_close(token) & (depth == depth[1 : brackets + 1, None])
     opened = token == torch.arange(SPECIAL, SPECIAL + k)[:, None]
-    second = pad(torch.cat([down, opened, (depth == D)[None]]).double(), (0, 2 * brackets))
+    second = pad(torch.cat([down, opened, depth[None] == D]).double(), (0, 2 * brackets))
     second[:brackets, count:] = torch.cat([_eye(brackets), -_eye(brackets)], 1)
-    second_bias = _zeros(len(second))
-    second_bias[:brackets] = -1.0
-    last = _zeros(symbol.shape[1], len(second))
+    second_bias = pad(-torch.ones(brackets), (0, k + 1))
+    last, last_bias = _zeros(symbol.shape[1], len(second)), _zeros(symbol.shape[1])
     last[:k, :-1] = torch.cat([_eye(k).repeat_interleave(D, 1), _eye(k)], 1)
-    last[k, -1] = 1.0
-    last_bias = _zeros(len(last))
-    last_bias[k + 1] = 1.0
-    return [
-        (first, first_bias),
-        (second, second_bias),
-        (last, last_bias),
-    ]
-
-
-_DEPTH = 4
-"""Coordinates that the first attention writes: two that count the depth, two that count the start token."""
+    last[k, -1] = last_bias[k + 1] = 1.0
+    return [first, first_bias, second, second_bias, last, last_bias]
 
 
 def uniform_transformer(language: Dyck) -> DyckForCausalLM:
@@ -225,57 +207,46 @@ def uniform_transformer(language: Dyck) -> DyckForCausalLM:
         >>> bool(logits[6] > logits[5])  # the round bracket is closed before the square one
         True
     """
-    embeddings, vocabulary = _embeddings(language), language.vocabulary
+    embeddings, vocabulary = uniform_embeddings(language), language.vocabulary
     count, size = embeddings.shape
-    attention, reading = balanced_layer(language, embeddings, _zeros(count, count))
-    attention[:2] = 0.0
-    depths = _zeros(3, size, size)
-    value = depths[2]
+    zero, value = _zeros(2, size, size)
     value[vocabulary, SPECIAL : SPECIAL + language.types] = 1.0
     value[vocabulary, language.closing] = -1.0
-    value[vocabulary + 2, START] = 1.0
-    value[[vocabulary + 1, vocabulary + 3]] = -value[[vocabulary, vocabulary + 2]]
-    first = (depths, _depth_projection(language, embeddings))
-    model = paper_model(language, [first, (attention, reading)], 0.0)
-    tokens = model.get_parameter("dyck.embeddings.tokens.weight")
-    tokens.data = _eye(vocabulary, size)
+    value[vocabulary + 1, START] = 1.0
+    # Two further coordinates, so that the mean is 0.
+    value -= value.roll(2, 0)
+    first = [zero, zero, value, *_depth_projection(language, embeddings)]
+    second = [zero, zero, *balanced_layer(language, embeddings, _zeros(count, count))[2:]]
+    model = paper_model(language, [first, second], norm_constant=0.0)
+    model.get_parameter("dyck.embeddings.tokens.weight").data = _eye(vocabulary, size)
     return model.float()
 
 
-def uniform_second_layer(language: Dyck, model: DyckForCausalLM) -> SecondLayer:
-    """Return the second layer of a model of `uniform_transformer`, for the balance measures."""
-    return second_layer(_embeddings(language), *attention_weights(model, 1))
+def uniform_embeddings(language: Dyck) -> Float[Tensor, "symbol d"]:
+    """Return its second layer's inputs: coordinates of tokens and first attention, one-hot symbols, its directions.
+
+    The first attention writes the depth, the share of the start token, then both with the other sign.
+    """
+    count = symbols(language)
+    return pad(_eye(count), (language.vocabulary + 4, count - 1))
 
 
-def _embeddings(language: Dyck) -> Float[Tensor, "symbol d"]:
-    """Return the second layer's inputs: coordinates of tokens and first attention, one-hot symbols, its directions."""
-    brackets = language.types * language.max_depth
-    return pad(_eye(symbols(language)), (language.vocabulary + _DEPTH, 2 * brackets))
-
-
-def _depth_projection(language: Dyck, embeddings: Tensor) -> list[tuple[Tensor, Tensor]]:
+def _depth_projection(language: Dyck, embeddings: Tensor) -> list[Tensor]:
     """Return the first layer's g: from token and depth's angle to the one-hot embedding of both.
 
     After the norm the start token's coordinate is 1/√(2 (d² + 1)), which decreases with the depth d. A step of two
     ReLUs separates the values of adjacent depths. A symbol is active for its token and its depth.
     """
-    D, vocabulary, (count, size) = language.max_depth, language.vocabulary, embeddings.shape
-    angle: Float[Tensor, " depth"] = (2 * (torch.arange(D + 1).double().square() + 1)).rsqrt()
-    middles, halves = (angle[:-1] + angle[1:]) / 2, (angle[:-1] - angle[1:]) / 2
-    first = pad(_eye(vocabulary, size)[START:], (0, 0, 2 * D, 0))
-    first_bias = _zeros(len(first))
+    D, vocabulary, size = language.max_depth, language.vocabulary, embeddings.shape[1]
+    angle = (2 * (torch.arange(D + 1).double().square() + 1)).rsqrt()
+    centres = (angle[:-1] + angle[1:]) / -angle.diff()
+    first = torch.cat([_zeros(2 * D, size), _eye(vocabulary, size)])
     # A step is 1 at all larger depths.
-    first[: 2 * D, vocabulary + 2] = -1 / halves.repeat(2)
-    first_bias[: 2 * D] = torch.cat([middles / halves + 0.5, middles / halves - 0.5])
+    first[: 2 * D, vocabulary + 1] = (2 / angle.diff()).repeat(2)
+    first_bias = torch.cat([centres + 0.5, centres - 0.5, _zeros(vocabulary)])
     token, depth = symbol_parts(language)
-    second = _zeros(count, len(first))
-    # Two units per step distinguish places on a line: up before a place, down after it.
-    steps = _eye(D + 1).diff(dim=1)
-    second[:, : 2 * D] = torch.cat([steps, -steps], 1)[depth]
-    second[torch.arange(count), 2 * D + token - START] = 1.0
-    second_bias = torch.where(depth == 0, 0.0, -1.0).double()
-    return [
-        (first, first_bias),
-        (second, second_bias),
-        (embeddings.T, _zeros(size)),
-    ]
+    # Two units per step distinguish numbers on a line: up before a number, down after it.
+    steps = _eye(D + 1).diff(dim=1)[depth]
+    second = torch.cat([steps, -steps, one_hot(token, vocabulary)], 1)
+    second_bias = -depth.sign()
+    return [first, first_bias, second, second_bias, embeddings.T, _zeros(size)]
