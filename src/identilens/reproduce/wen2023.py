@@ -13,8 +13,9 @@ from identilens.lab.drawing import seeded
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM
+from identilens.lab.dyck.parsing import probe_prefix
 from identilens.lab.dyck.settings import DyckSetting
-from identilens.lab.dyck.train.measuring import pattern_table, probe_tokens, variation_table
+from identilens.lab.dyck.train.measuring import pattern_table, variation_table
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.train.study import folder_name, train_dyck
 from identilens.reproduce.options import PrefixSettings, WenSettings
@@ -203,7 +204,7 @@ def by_prefix(
     for setting in settings:
         models = models_of(result, setting)
         config: DyckConfig = models[0].config
-        prefixes = [("all brackets", probe_tokens(config))]
+        prefixes = [("all brackets", with_start(probe_prefix(config.language)))]
         for length in lengths:
             draw = seeded(length)
             drawn = with_start(config.language.sample_prefixes(how.prefixes, length, draw))

@@ -28,7 +28,7 @@ class DyckConfig(PreTrainedConfig):
     bracket_types: int = 2
     max_depth: int = 4
     open_probability: float | int = 0.5
-    vocab_size: int | None = None
+    vocab_size: int = 0
     hidden_size: int = 50
     intermediate_size: int = 50
     num_hidden_layers: int = 2
@@ -42,9 +42,9 @@ class DyckConfig(PreTrainedConfig):
     projection_residual: bool = True
     norm_constant: float | int = 1e-5
     initializer_range: float = 0.02
-    pad_token_id: int | None = PADDING
-    bos_token_id: int | None = START
-    eos_token_id: int | None = END
+    pad_token_id: int = PADDING
+    bos_token_id: int = START
+    eos_token_id: int = END
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.vocab_size = SPECIAL + 2 * self.bracket_types

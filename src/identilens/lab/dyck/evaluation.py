@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from identilens.lab.dyck.language import Dyck
+from identilens.lab.dyck.language import Dyck, Tokens
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.parsing import next_token_distribution, parse
 from identilens.linalg.memory import blocks
@@ -30,18 +30,14 @@ class Accuracy:
 
 
 @torch.no_grad()
-def all_logits(
-    model: DyckForCausalLM, tokens: Int[Tensor, "count n"]
-) -> Float[Tensor, "count n token"]:
+def all_logits(model: DyckForCausalLM, tokens: Tokens) -> Float[Tensor, "count n token"]:
     """Return the next-token logits of a model at every position, computed in parts of bounded memory."""
     widest = max(model.config.hidden_size, 2 * tokens.shape[1] * model.config.num_attention_heads)
     parts = blocks(len(tokens), 8 * tokens.shape[1] * widest, tokens.device)
     return torch.cat([model(tokens[rows]).logits for rows in parts])
 
 
-def closing_accuracy(
-    model: DyckForCausalLM, tokens: Int[Tensor, "count n"], shortest: int = 1
-) -> Accuracy:
+def closing_accuracy(model: DyckForCausalLM, tokens: Tokens, shortest: int = 1) -> Accuracy:
     """Return the accuracy of a model on sequences with a start token.
 
     The last bracket is predicted of every prefix with at least ``shortest`` brackets.
@@ -58,7 +54,7 @@ def closing_accuracy(
     return Accuracy(float(right[closing].double().mean()), float(certain[counted].double().mean()))
 
 
-def support_accuracy(model: DyckForCausalLM, tokens: Int[Tensor, "count n"]) -> float:
+def support_accuracy(model: DyckForCausalLM, tokens: Tokens) -> float:
     """Return the share of prefixes, with the empty one, for which a model allows exactly the possible next tokens.
 
     The model allows a token if its probability exceeds 1e-6. The sequences have a start token; the prefixes are

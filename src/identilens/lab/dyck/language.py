@@ -15,6 +15,9 @@ PADDING, START, END = 0, 1, 2
 SPECIAL = 3
 """Number of tokens before the brackets: padding, start, end."""
 
+Tokens = Int[Tensor, "count n"]
+"""Sequences of one length."""
+
 
 @dataclass(frozen=True)
 class Dyck:
@@ -52,11 +55,11 @@ class Dyck:
 
     def is_open(self, tokens: Int[Tensor, "*shape"]) -> Tensor:
         """Return a mask of the open brackets."""
-        return (tokens >= SPECIAL) & (tokens < SPECIAL + self.types)
+        return (tokens >= SPECIAL) & (tokens < self.closing.start)
 
     def is_close(self, tokens: Int[Tensor, "*shape"]) -> Tensor:
         """Return a mask of the closing brackets."""
-        return (tokens >= SPECIAL + self.types) & (tokens < self.vocabulary)
+        return tokens >= self.closing.start
 
     def open_chances(self) -> Float[Tensor, " depth"]:
         """Return the probability that the next bracket is open, at each depth from 0 to D (Eq. 3)."""
@@ -64,15 +67,11 @@ class Dyck:
         chances[0], chances[-1] = 1.0, 0.0
         return chances
 
-    def sample_prefixes(
-        self, count: int, length: int, generator: torch.Generator
-    ) -> Int[Tensor, "count length"]:
+    def sample_prefixes(self, count: int, length: int, generator: torch.Generator) -> Tokens:
         """Return prefixes of ``length`` brackets, without a start token, each drawn by Definition 1."""
         return self._walk(count, self.open_chances().expand(length, -1), generator)
 
-    def sample_complete(
-        self, count: int, length: int, generator: torch.Generator
-    ) -> Int[Tensor, "count length"]:
+    def sample_complete(self, count: int, length: int, generator: torch.Generator) -> Tokens:
         """Return balanced words of one even length, drawn by Definition 1 given that they end at depth 0.
 
         Exact, without rejection: let R_m(d) be the probability of depth 0 after m more brackets from depth d. Then the
@@ -92,10 +91,11 @@ class Dyck:
         for _ in range(length):
             upward = chances * functional.pad(reach[1:], (0, 1))
             reach = upward + (1.0 - chances) * functional.pad(reach[:-1], (1, 0))
-            steps.append(torch.where(reach > 0, upward / reach.clamp_min(1e-300), 0.0))
+            # Depths from which 0 cannot be reached divide 0 by 0.
+            steps.append((upward / reach).nan_to_num())
         return self._walk(count, torch.stack(steps[::-1]), generator)
 
-    def sample(self, law: DyckTraining, count: int, seed: int) -> Int[Tensor, "count n"]:
+    def sample(self, law: DyckTraining, count: int, seed: int) -> Tokens:
         """Return sequences of a training distribution after a start token.
 
         Raises:
@@ -106,7 +106,7 @@ class Dyck:
 
     def _walk(
         self, count: int, chances: Float[Tensor, "step depth"], generator: torch.Generator
-    ) -> Tensor:
+    ) -> Tokens:
         """Return sequences drawn in parallel, given the probability of an open bracket at each step and depth."""
         shape = (len(chances), count)
         draws = uniforms(generator, *shape)
@@ -116,14 +116,15 @@ class Dyck:
         rows, tokens = torch.arange(count), []
         for chance, draw, kind in zip(chances, draws, kinds, strict=True):
             opens = draw < chance[depth]
-            closing = self.types + stack[rows, depth - 1]
+            level = depth + opens - 1
+            closing = self.types + stack[rows, level]
             tokens.append(SPECIAL + torch.where(opens, kind, closing))
-            stack[rows, torch.where(opens, depth, depth - 1)] = kind
-            depth += torch.where(opens, 1, -1)
+            stack[rows, level] = kind
+            depth = level + opens
         return torch.stack(tokens, 1)
 
 
-def with_start(tokens: Int[Tensor, "count length"]) -> Int[Tensor, "count longer"]:
+def with_start(tokens: Int[Tensor, "*count length"]) -> Int[Tensor, "*count longer"]:
     """Return the same words after a start token (Eq. 10).
 
     Examples:

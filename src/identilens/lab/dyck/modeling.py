@@ -29,7 +29,7 @@ class DyckEmbeddings(nn.Module):
         super().__init__()
         self.language, self.first_layer = config.language, config.first_layer
         if config.first_layer == "learned":
-            self.tokens = nn.Embedding(config.vocab_size or 0, config.hidden_size)
+            self.tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         else:
             table = torch.zeros(symbols(config.language), config.hidden_size)
             if config.first_layer in MINIMAL:
@@ -128,11 +128,7 @@ class DyckForCausalLM(DyckPreTrainedModel):
     def __init__(self, config: DyckConfig) -> None:
         super().__init__(config)
         self.dyck = DyckModel(config)
-        self.lm_head = nn.Linear(
-            config.hidden_size,
-            config.vocab_size or 0,
-            bias=False,
-        )
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
     def forward(
@@ -150,11 +146,10 @@ class DyckForCausalLM(DyckPreTrainedModel):
         )
 
 
-def attention_weights(model: DyckForCausalLM, number: int) -> tuple[Tensor, Tensor, Tensor]:
+def attention_weights(model: DyckForCausalLM, number: int) -> list[Tensor]:
     """Return W_Q, W_K and W_V of a layer, [size, d_in]."""
     names = (f"dyck.layers.{number}.attention.{part}_proj.weight" for part in "qkv")
-    query, key, value = (model.get_parameter(name).detach() for name in names)
-    return query, key, value
+    return [model.get_parameter(name).detach() for name in names]
 
 
 AutoConfig.register("identilens_dyck", DyckConfig, exist_ok=True)

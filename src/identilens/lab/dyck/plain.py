@@ -23,14 +23,12 @@ def run_layers(
 ) -> Float[Tensor, "batch n d"]:
     """Return the output of a sequence of layers, g(LN(W_V X σ(C + X^T W_K^T W_Q X)) + X) (Eq. 6); rows are tokens."""
     for layer in layers:
-        query, key, value = (x @ weight.T for weight in layer[:3])
-        mixed = functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=1.0
-        )
-        first, *others = layer[3:]
-        x = (UnitNorm(_NORM_CONSTANT)(mixed) + x) @ first.T
-        for weight in others:
-            x = torch.relu(x) @ weight.T
+        mapped = (x @ weight.T for weight in layer[:3])
+        mixed = functional.scaled_dot_product_attention(*mapped, is_causal=True, scale=1.0)
+        x = UnitNorm(_NORM_CONSTANT)(mixed) + x
+        for weight in layer[3:-1]:
+            x = (x @ weight.T).relu()
+        x = x @ layer[-1].T
     return x
 
 
@@ -38,9 +36,8 @@ def drawn_layers(
     draw: Callable[[int, int], Tensor], layers: int, key_size: int, sizes: Sequence[int]
 ) -> list[PlainLayer]:
     """Return layers whose weights are drawn by their numbers of rows and columns; ``sizes`` are those along g."""
-    size = sizes[0]
-    shapes = [(key_size, size)] * 2 + [(size, size)]
-    shapes += [(rows, columns) for columns, rows in pairwise(sizes)]
+    read = (key_size, sizes[0])
+    shapes = [read, read, *((rows, columns) for columns, rows in pairwise([sizes[0], *sizes]))]
     return [tuple(draw(*shape) for shape in shapes) for _ in range(layers)]
 
 

@@ -1,6 +1,6 @@
 """Training many Dyck transformers of one configuration at once, as one batched computation."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import cos, pi
@@ -18,9 +18,6 @@ from identilens.lab.dyck.language import SPECIAL, Dyck
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.settings import DyckTraining
 
-Progress = Callable[[int, int, float], None]
-"""Called with (finished epochs, total epochs, mean loss of the members)."""
-
 
 class Stack:
     """Models of one configuration, the members: their parameters stacked, and their logits in one forward pass.
@@ -33,11 +30,8 @@ class Stack:
     def __init__(
         self, models: Sequence[DyckForCausalLM], device: str | torch.device = "cpu"
     ) -> None:
-        parameters, buffers = stack_module_state(list(models))
-        self.parameters = {
-            name: value.detach().to(device).requires_grad_(value.requires_grad)
-            for name, value in (parameters | buffers).items()
-        }
+        parameters, buffers = stack_module_state([model.to(device) for model in models])
+        self.parameters = parameters | buffers
         self._mapped = deepcopy(models[0])
         # torch cannot map fused attention over members: it would run a loop.
         self._mapped.set_attn_implementation("eager")
@@ -46,11 +40,8 @@ class Stack:
         self, tokens: Int[Tensor, "member batch n"]
     ) -> Float[Tensor, "member batch n token"]:
         """Return next-token logits of every member, equal to those of its model up to rounding."""
-
-        def of_member(state: dict[str, Tensor], ids: Tensor) -> Tensor:
-            return functional_call(self._mapped, state, (ids,)).logits
-
-        return vmap(of_member)(self.parameters, tokens)
+        mapped = vmap(lambda state, ids: functional_call(self._mapped, state, (ids,)).logits)
+        return mapped(self.parameters, tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +70,7 @@ def train_models(
     training: DyckTraining | None = None,
     *,
     device: str | torch.device = "cpu",
-    progress: Progress | None = None,
+    progress: Callable[[int, int, float], None] | None = None,
 ) -> Trained:
     """Return models trained from several seeds, all in one stack of parameters.
 
@@ -90,7 +81,7 @@ def train_models(
         λ · mean ‖T(p ⊕ s) − T(s)‖²
 
     over logits T at the counted positions of s. p is a nest of brackets of random types; its depth is drawn again for
-    each step.
+    each step. ``progress`` is called with (finished epochs, total epochs, mean loss of the members).
 
     Examples:
         >>> import torch
@@ -105,7 +96,8 @@ def train_models(
         NumericalError: If a loss is NaN or infinite.
     """
     training = training or DyckTraining()
-    data = config.language.sample(training, training.training_sequences, 0).to(device)
+    language = config.language
+    data = language.sample(training, training.training_sequences, 0).to(device)
     models = [new_model(config, seed) for seed in seeds]
     stack = Stack(models, device)
     if training.attention == "uniform":
@@ -113,52 +105,37 @@ def train_models(
         for name, value in stack.parameters.items():
             if ".q_proj." in name or ".k_proj." in name:
                 value.requires_grad_(False).zero_()
-    losses = []
-    for epoch, entropies in enumerate(_epochs(config.language, stack, data, training, seeds)):
-        losses.append(entropies.cpu())
-        if not bool(torch.isfinite(losses[-1]).all()):
-            raise NumericalError(
-                f"a loss is not finite in epoch {epoch + 1}; lower the learning rate"
-            )
-        if progress:
-            progress(epoch + 1, training.epochs, float(losses[-1].mean()))
-    for member, model in enumerate(models):
-        model.load_state_dict({name: value[member] for name, value in stack.parameters.items()})
-    return Trained([model.eval() for model in models], torch.stack(losses))
-
-
-def _epochs(
-    language: Dyck,
-    stack: Stack,
-    data: Tensor,
-    training: DyckTraining,
-    seeds: Sequence[int],
-) -> Iterator[Float[Tensor, " member"]]:
-    """Train in place, and yield each member's mean cross-entropy after every epoch."""
-    trained = [value for value in stack.parameters.values() if value.requires_grad]
     optimiser = torch.optim.AdamW(
-        trained, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True
+        stack.parameters.values(),
+        lr=training.learning_rate,
+        weight_decay=training.weight_decay,
+        fused=True,
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda epoch: (1 + cos(pi * epoch / training.epochs)) / 2
     )
     generators = [seeded(seed) for seed in seeds]
     # Drawn once for all members, so that their sequences have the same length and do not depend on other members.
-    nests = seeded(0)
-    for _ in range(training.epochs):
-        order = torch.stack(
-            [torch.randperm(len(data), generator=generator) for generator in generators]
-        )
-        total = torch.zeros(len(seeds), device=data.device)
-        for batch in order.to(data.device).split(training.batch_size, 1):
+    nests, losses = seeded(0), []
+    for epoch in range(1, training.epochs + 1):
+        order = [torch.randperm(len(data), generator=generator) for generator in generators]
+        total = torch.zeros(len(seeds), device=device)
+        for batch in torch.stack(order).to(device).split(training.batch_size, 1):
             optimiser.zero_grad()
             depth = int(torch.randint(1, language.max_depth + 1, (), generator=nests))
-            entropy, contrast = _losses(language, stack, data[batch], training, depth, generators)
-            (entropy + contrast).sum().backward()
+            entropy, loss = _losses(language, stack, data[batch], training, depth, generators)
+            loss.sum().backward()
             optimiser.step()
             total += entropy.detach() * batch.shape[1]
         schedule.step()
-        yield total / len(data)
+        losses.append(total.cpu() / len(data))
+        if not losses[-1].isfinite().all():
+            raise NumericalError(f"a loss is not finite in epoch {epoch}; lower the learning rate")
+        if progress:
+            progress(epoch, training.epochs, float(losses[-1].mean()))
+    for member, model in enumerate(models):
+        model.load_state_dict({name: value[member] for name, value in stack.parameters.items()})
+    return Trained([model.cpu().eval() for model in models], torch.stack(losses))
 
 
 def _losses(
@@ -169,7 +146,7 @@ def _losses(
     depth: int,
     generators: Sequence[torch.Generator],
 ) -> tuple[Float[Tensor, " member"], Float[Tensor, " member"]]:
-    """Return each member's cross-entropy and its weighted contrastive term."""
+    """Return each member's cross-entropy, and its loss: with the weighted contrastive term."""
     inputs, labels = tokens[..., :-1], tokens[..., 1:]
     closing = language.is_close(labels)
     weight = closing / closing.sum((1, 2), keepdim=True)
@@ -177,13 +154,13 @@ def _losses(
     errors = functional.cross_entropy(logits.flatten(0, 2), labels.flatten(), reduction="none")
     entropy = (errors.view_as(weight) * weight).sum((1, 2))
     if training.contrast == 0:
-        return entropy, torch.zeros_like(entropy)
+        return entropy, entropy
     longer = stack.logits(behind_nests(language, inputs, depth, generators))
     # The start token is before the nest: only later positions have a counterpart.
     gap = (longer[:, :, 2 * depth + 1 :] - logits[:, :, 1:]).square().mean(-1)
     later = weight[..., 1:]
-    contrast = (gap * later).sum((1, 2)) / later.sum((1, 2)).clamp_min(1e-12)
-    return entropy, training.contrast * contrast
+    contrast = (gap * later).sum((1, 2)) / later.sum((1, 2))
+    return entropy, entropy + training.contrast * contrast
 
 
 def behind_nests(

@@ -14,9 +14,17 @@ from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import Columns, counted, decimals, integers
 
-_MODEL = {"setting": pl.String, "seed": pl.Int64}
-_HEAD = {**_MODEL, "layer": pl.Int64, "head": pl.Int64}
-_PLACE: Columns = {"setting": pl.String, "layer": pl.Int64, "head": pl.Int64}
+FACTS: Columns = {
+    **integers("types", "depth", "layers", "heads"),
+    **dict.fromkeys(("block", "first_layer", "positions", "data"), pl.String),
+    **decimals("learning_rate", "weight_decay", "contrast"),
+    **integers("epochs"),
+}
+"""What is known of a model before its training."""
+
+_MODEL = {"setting": pl.String, **integers("seed")}
+_HEAD = {**_MODEL, **integers("layer", "head")}
+_PLACE: Columns = {"setting": pl.String, **integers("layer", "head")}
 _SHOWN = 8
 """Seeds in a gallery on paper."""
 
@@ -98,14 +106,8 @@ class DyckRuns(Result):
     schema: ClassVar = {
         "table": {
             "setting": pl.String,
-            **integers("types", "depth", "layers", "heads"),
-            "block": pl.String,
-            "first_layer": pl.String,
-            "positions": pl.String,
-            "data": pl.String,
-            **decimals("learning_rate", "weight_decay", "contrast"),
-            "epochs": pl.Int64,
-            "seed": pl.Int64,
+            **FACTS,
+            **integers("seed"),
             **decimals(
                 "loss",
                 "argmax",
@@ -117,7 +119,7 @@ class DyckRuns(Result):
                 "condition",
             ),
         },
-        "curves": {**_MODEL, "epoch": pl.Int64, "loss": pl.Float64},
+        "curves": {**_MODEL, **integers("epoch"), **decimals("loss")},
         "heads": {
             **_HEAD,
             **decimals(
@@ -135,15 +137,14 @@ class DyckRuns(Result):
         },
         "patterns": {
             **_HEAD,
-            "size": pl.Int64,
+            **integers("size"),
             "tokens": pl.List(pl.String),
             "weights": pl.List(pl.Float32),
         },
         "variation": {
             **_PLACE,
             "with_start": pl.Boolean,
-            "size": pl.Int64,
-            "seeds": pl.Int64,
+            **integers("size", "seeds"),
             **decimals("value", "error", "even_on_simplex", "softmax_of_normals"),
         },
     }
@@ -238,15 +239,15 @@ class DyckRuns(Result):
     def variation_by_head(self) -> pl.DataFrame:
         """Return the variation without the start token, by setting, layer and head in words."""
         name = pl.format("{}, layer {}, head {}", "setting", "layer", "head").alias("place")
-        return self.variation.filter(~pl.col("with_start")).select(
+        return self.variation.filter(with_start=False).select(
             name, pl.exclude("with_start", "value", *_PLACE), between_seeds="value"
         )
 
     def summary(self) -> Finding:
         """Return accuracies, the variation of the last layer, and how many heads only look like a stack."""
         means, shown = self.means(), self.heads.filter("looks")
-        of_setting = self.variation.filter(~pl.col("with_start")).sort("layer", "head")
-        last = of_setting.group_by("setting", maintain_order=True).last()
+        variation = self.variation.filter(with_start=False).sort("layer", "head")
+        last = variation.group_by("setting", maintain_order=True).last()
         shortest, longest = self.provenance["settings"]["lengths"]
         return Finding.of(
             _FINDING,
@@ -261,7 +262,7 @@ class DyckRuns(Result):
             random_most=last["even_on_simplex"].max(),
             looks=len(shown),
             heads=len(self.heads),
-            misleading=int((~shown["used"]).sum()),
+            misleading=len(shown.filter(used=False)),
             shortest=shortest,
             longest=longest,
         )
@@ -270,23 +271,20 @@ class DyckRuns(Result):
         """Return the attention of each setting's first seeds on the probe prefix (Wen et al. 2023, Fig. 1, 2, 7)."""
         charts: Charts = {}
         for setting, file in file_names(self.settings).items():
-            patterns = self.patterns.filter(setting=setting).sort(
-                "layer", "head", maintain_order=True
-            )
-            seeds = patterns["seed"].unique(maintain_order=True)[:_SHOWN]
-            shown = patterns.filter(pl.col("seed").is_in(seeds.implode()))
+            heads = self.patterns.filter(setting=setting).group_by("layer", "head")
+            shown = heads.head(_SHOWN).sort("layer", "head", maintain_order=True)
             name = "seed {seed}, layer {layer}, head {head}"
             maps = {
                 name.format_map(row): torch.tensor(row["weights"]).view(row["size"], -1)
                 for row in shown.iter_rows(named=True)
             }
-            tokens = ["S", *patterns["tokens"][0][1:]]
+            tokens = ["S", *shown["tokens"][0][1:]]
             charts[f"gallery_{file}"] = token_map(
                 maps,
                 tokens,
                 tokens,
                 setting,
-                columns=len(seeds),
+                columns=shown["seed"].n_unique(),
                 side=110,
                 domain=(0, 1),
             )

@@ -51,11 +51,12 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         self, kinds: Sequence[DyckSetting] | None = None, *, settings: DyckTrainSettings
     ) -> None:
         super().__init__(settings)
-        self.kinds = [settings.kind()] if kinds is None else list(kinds)
-        seeds = settings.seeds
+        self.kinds, seeds = kinds or [settings.kind()], settings.seeds
         size = settings.at_once or len(seeds)
-        stacks = [list(seeds[start : start + size]) for start in range(0, len(seeds), size)]
-        self.parts = [(kind, stack) for kind in self.kinds for stack in stacks]
+        starts = range(0, len(seeds), size)
+        self.parts = [
+            (kind, seeds[start : start + size]) for kind in self.kinds for start in starts
+        ]
 
     def identity(self) -> Identity:
         """Return the kinds of models and their training."""
@@ -68,8 +69,8 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         return [len(seeds) for _, seeds in self.parts]
 
     def finish(self, tables: Tables) -> Output:
-        """Return the tables, one of them joined over all parts."""
-        return Output({**tables, "variation": variation_table(tables["variation"])})
+        """Return the tables, with the variation, which needs all seeds."""
+        return Output({**tables, "variation": variation_table(tables["patterns"])})
 
     def run(self, part: int) -> Output:
         """Train some seeds of one kind, and return their measures."""
