@@ -48,16 +48,16 @@ class DyckConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.vocab_size = SPECIAL + 2 * self.bracket_types
-        if self.key_size is None and self.num_attention_heads > 0:
-            self.key_size = self.hidden_size // self.num_attention_heads
-        if self.projection_widths is None:
-            self.projection_widths = [[self.intermediate_size]] * self.num_hidden_layers
-        super().__post_init__(**kwargs)
         if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"expected heads that divide the hidden size {self.hidden_size}, got {self.num_attention_heads}; "
                 "choose another number of heads"
             )
+        if self.key_size is None:
+            self.key_size = self.hidden_size // self.num_attention_heads
+        if self.projection_widths is None:
+            self.projection_widths = [[self.intermediate_size]] * self.num_hidden_layers
+        super().__post_init__(**kwargs)
         learned = self.first_layer == "learned"
         minimal = self.block == "minimal" and (learned or self.num_hidden_layers > 1)
         if minimal or not (learned or self.positions == "none"):

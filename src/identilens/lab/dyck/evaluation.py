@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.lab.dyck.language import Dyck, Tokens
+from identilens.lab.dyck.language import Tokens
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.parsing import next_token_distribution, parse
 from identilens.linalg.memory import blocks
@@ -42,15 +42,14 @@ def closing_accuracy(model: DyckForCausalLM, tokens: Tokens, shortest: int = 1) 
 
     The last bracket is predicted of every prefix with at least ``shortest`` brackets.
     """
-    language: Dyck = model.config.language
-    parsed = parse(language, tokens)
-    top = parsed.top_type[:, :-1].clamp_min(0)
-    counted = parsed.depth[:, :-1] > 0
+    language, inputs = model.config.language, tokens[:, :-1]
+    parsed = parse(language, inputs)
+    counted = parsed.depth > 0
     counted[:, : shortest - 1] = False
     closing = language.is_close(tokens[:, 1:]) & counted
-    chances = all_logits(model, tokens[:, :-1])[..., language.closing].softmax(-1)
-    right = chances.argmax(-1) == top
-    certain = chances.gather(-1, top[..., None])[..., 0] > CERTAIN
+    largest, kind = all_logits(model, inputs)[..., language.closing].softmax(-1).max(-1)
+    right = kind == parsed.top_type
+    certain = right & (largest > CERTAIN)
     return Accuracy(float(right[closing].double().mean()), float(certain[counted].double().mean()))
 
 
@@ -60,8 +59,8 @@ def support_accuracy(model: DyckForCausalLM, tokens: Tokens) -> float:
     The model allows a token if its probability exceeds 1e-6. The sequences have a start token; the prefixes are
     those without the last bracket.
     """
-    language: Dyck = model.config.language
-    parsed = parse(language, tokens)
-    possible = next_token_distribution(language, parsed.depth, parsed.top_type)[:, :-1] > 0
-    allowed = all_logits(model, tokens[:, :-1]).softmax(-1) > 1e-6
+    language, inputs = model.config.language, tokens[:, :-1]
+    parsed = parse(language, inputs)
+    possible = next_token_distribution(language, parsed.depth, parsed.top_type) > 0
+    allowed = all_logits(model, inputs).softmax(-1) > 1e-6
     return float((allowed == possible).all(-1).double().mean())

@@ -111,9 +111,8 @@ class Dyck:
         shape = (len(chances), count)
         draws = uniforms(generator, *shape)
         kinds = torch.randint(self.types, shape, generator=generator)
-        stack = torch.zeros(count, self.max_depth, dtype=torch.long)
-        depth = torch.zeros(count, dtype=torch.long)
         rows, tokens = torch.arange(count), []
+        depth, stack = torch.zeros_like(rows), rows.new_zeros(count, self.max_depth)
         for chance, draw, kind in zip(chances, draws, kinds, strict=True):
             opens = draw < chance[depth]
             level = depth + opens - 1

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
 from transformers.masking_utils import create_causal_mask
@@ -14,6 +14,7 @@ from transformers.utils.output_capturing import capture_outputs
 from identilens.lab.attention import positions
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import MINIMAL, minimal_embedding, symbol_ids, symbols
+from identilens.lab.dyck.language import Tokens
 from identilens.lab.dyck.layer import DyckAttention, DyckLayer, FixedIdentity
 
 _LONGEST = 6000
@@ -27,7 +28,7 @@ class DyckEmbeddings(nn.Module):
 
     def __init__(self, config: DyckConfig) -> None:
         super().__init__()
-        self.language, self.first_layer = config.language, config.first_layer
+        self.config = config
         if config.first_layer == "learned":
             self.tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         else:
@@ -40,13 +41,13 @@ class DyckEmbeddings(nn.Module):
             self.direction = nn.Parameter(torch.empty(config.hidden_size))
 
     def forward(
-        self, input_ids: Int[Tensor, "batch n"], attention_mask: Tensor | None = None
+        self, input_ids: Tokens, attention_mask: Tensor | None = None
     ) -> Float[Tensor, "batch n d"]:
         """Return the embeddings."""
-        if self.first_layer == "learned":
+        if self.config.first_layer == "learned":
             embeddings = self.tokens(input_ids)
         else:
-            embeddings = self.symbol_table[symbol_ids(self.language, input_ids)]
+            embeddings = self.symbol_table[symbol_ids(self.config.language, input_ids)]
         if not hasattr(self, "direction"):
             return embeddings
         places = positions(embeddings, attention_mask)
@@ -95,7 +96,7 @@ class DyckModel(DyckPreTrainedModel):
     @capture_outputs
     def forward(
         self,
-        input_ids: Int[Tensor, "batch n"] | None = None,
+        input_ids: Tokens | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Float[Tensor, "batch n d"] | None = None,
         **kwargs: Any,
@@ -133,7 +134,7 @@ class DyckForCausalLM(DyckPreTrainedModel):
 
     def forward(
         self,
-        input_ids: Int[Tensor, "batch n"] | None = None,
+        input_ids: Tokens | None = None,
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutput:

@@ -1,6 +1,6 @@
 """Parsing of bracket sequences: depth, top of the stack, and possible next tokens."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -9,12 +9,11 @@ from torch.nn import functional
 
 from identilens.lab.dyck.language import SPECIAL, Dyck, Tokens
 
-PAIRS = ("()", "[]", "{}", "<>", "⟨⟩", "⟦⟧", "⟪⟫", "«»")
-"""Characters of bracket types."""
+OPEN, CLOSE = "([{<⟨⟦⟪«", ")]}>⟩⟧⟫»"
+"""Characters of the brackets of each type."""
 
 
-@dataclass(frozen=True, eq=False)
-class Parse:
+class Parse(NamedTuple):
     """The parse of every prefix of token sequences. Special tokens are ignored.
 
     Attributes:
@@ -76,8 +75,7 @@ def next_token_distribution(
 
 def token_names(language: Dyck) -> list[str]:
     """Return the name of each token of the vocabulary."""
-    opens, closes = zip(*PAIRS[: language.types], strict=True)
-    return ["<pad>", "<start>", "<end>", *opens, *closes]
+    return ["<pad>", "<start>", "<end>", *OPEN[: language.types], *CLOSE[: language.types]]
 
 
 def probe_prefix(language: Dyck) -> Int[Tensor, " length"]:

@@ -23,8 +23,10 @@ def run_layers(
 ) -> Float[Tensor, "batch n d"]:
     """Return the output of a sequence of layers, g(LN(W_V X σ(C + X^T W_K^T W_Q X)) + X) (Eq. 6); rows are tokens."""
     for layer in layers:
-        mapped = (x @ weight.T for weight in layer[:3])
-        mixed = functional.scaled_dot_product_attention(*mapped, is_causal=True, scale=1.0)
+        query, key, value = (x @ weight.T for weight in layer[:3])
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=1.0
+        )
         x = UnitNorm(_NORM_CONSTANT)(mixed) + x
         for weight in layer[3:-1]:
             x = (x @ weight.T).relu()
@@ -59,7 +61,8 @@ def without_dead_units(layer: PlainLayer) -> PlainLayer:
     """Return the same function without hidden units and key coordinates that have no input or no output."""
     query, key, value, *weights = layer
     for index in range(len(weights) - 1):
-        alive = weights[index].any(1) & weights[index + 1].any(0)
-        weights[index : index + 2] = weights[index][alive], weights[index + 1][:, alive]
+        before, after = weights[index : index + 2]
+        alive = before.any(1) & after.any(0)
+        weights[index : index + 2] = before[alive], after[:, alive]
     alive = query.any(1) & key.any(1)
     return (query[alive], key[alive], value, *weights)

@@ -35,17 +35,17 @@ def all_prefixes(language: Dyck, length: int) -> Prefixes:
     distribution of the next token.
     """
     opens, closes = pair_symbols(language)
-    last, share = torch.zeros(1, dtype=torch.long), torch.ones(1, dtype=torch.float64)
+    last, share = torch.tensor([0]), torch.ones(1, dtype=torch.float64)
     counts, lengths = one_hot(last, symbols(language)), []
     for _ in range(length):
         unmatched = counts[:, opens] - counts[:, closes]
         depth = unmatched.sum((1, 2))
-        top = unmatched[torch.arange(len(depth)), :, (depth - 1).clamp_min(0)].argmax(1)
+        top = unmatched[torch.arange(len(depth)), :, depth - 1].argmax(1)
         law = next_token_distribution(language, depth, top)
         lengths.append((last, counts, law, share))
         rows, brackets = law[:, SPECIAL:].nonzero(as_tuple=True)
-        closed = (brackets >= language.types).long()
-        last = 1 + brackets * language.max_depth + depth[rows] - closed
+        level = depth[rows] - (brackets >= language.types).long()
+        last = 1 + brackets * language.max_depth + level
         longer = counts[rows] + one_hot(last, symbols(language))
         keys, inverse = torch.cat([last[:, None], longer], 1).unique(dim=0, return_inverse=True)
         last, counts = keys[:, 0], keys[:, 1:]

@@ -1,6 +1,6 @@
 """Options of the Dyck laboratory, checked before anything runs. Imports nothing heavy."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
@@ -95,8 +95,8 @@ class DyckSetting:
     """
 
     name: str
-    config: dict[str, Any] = field(default_factory=dict)
-    training: DyckTraining = field(default_factory=DyckTraining)
+    config: dict[str, Any]
+    training: DyckTraining
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from math import cos, pi
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
-from torch.nn import functional
 
 from identilens.errors import NumericalError
 from identilens.lab.drawing import seeded
@@ -17,6 +16,9 @@ from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import SPECIAL, Dyck
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.settings import DyckTraining
+
+Members = Int[Tensor, "member batch n"]
+"""Sequences of each member."""
 
 
 class Stack:
@@ -27,25 +29,20 @@ class Stack:
             training; also the tables of a minimal first layer.
     """
 
-    def __init__(
-        self, models: Sequence[DyckForCausalLM], device: str | torch.device = "cpu"
-    ) -> None:
-        parameters, buffers = stack_module_state([model.to(device) for model in models])
+    def __init__(self, models: Sequence[DyckForCausalLM], device: str = "cpu") -> None:
+        parameters, buffers = stack_module_state([nn.Module.to(model, device) for model in models])
         self.parameters = parameters | buffers
         self._mapped = deepcopy(models[0])
         # torch cannot map fused attention over members: it would run a loop.
         self._mapped.set_attn_implementation("eager")
 
-    def logits(
-        self, tokens: Int[Tensor, "member batch n"]
-    ) -> Float[Tensor, "member batch n token"]:
+    def logits(self, tokens: Members) -> Float[Tensor, "member batch n token"]:
         """Return next-token logits of every member, equal to those of its model up to rounding."""
         mapped = vmap(lambda state, ids: functional_call(self._mapped, state, (ids,)).logits)
         return mapped(self.parameters, tokens)
 
 
-@dataclass(frozen=True, eq=False)
-class Trained:
+class Trained(NamedTuple):
     """Members that were trained together.
 
     Attributes:
@@ -69,8 +66,8 @@ def train_models(
     seeds: Sequence[int],
     training: DyckTraining | None = None,
     *,
-    device: str | torch.device = "cpu",
-    progress: Callable[[int, int, float], None] | None = None,
+    device: str = "cpu",
+    progress: Callable[[str], None] | None = None,
 ) -> Trained:
     """Return models trained from several seeds, all in one stack of parameters.
 
@@ -81,7 +78,7 @@ def train_models(
         λ · mean ‖T(p ⊕ s) − T(s)‖²
 
     over logits T at the counted positions of s. p is a nest of brackets of random types; its depth is drawn again for
-    each step. ``progress`` is called with (finished epochs, total epochs, mean loss of the members).
+    each step. ``progress`` is called with a note after each epoch: its number, and the mean loss of the members.
 
     Examples:
         >>> import torch
@@ -116,56 +113,52 @@ def train_models(
     )
     generators = [seeded(seed) for seed in seeds]
     # Drawn once for all members, so that their sequences have the same length and do not depend on other members.
-    nests, losses = seeded(0), []
+    nests, means = seeded(0), []
+
+    def losses(tokens: Members) -> tuple[Tensor, Tensor]:
+        """Return each member's cross-entropy, and its loss: with the weighted contrastive term."""
+        inputs, labels = tokens[..., :-1], tokens[..., 1:]
+        closing = language.is_close(labels)
+        weight = closing / closing.sum((1, 2), keepdim=True)
+        logits = stack.logits(inputs)
+        errors = nn.functional.cross_entropy(
+            logits.flatten(0, 2), labels.flatten(), reduction="none"
+        )
+        entropy = (errors.view_as(weight) * weight).sum((1, 2))
+        if training.contrast == 0:
+            return entropy, entropy
+        depth = int(torch.randint(1, language.max_depth + 1, (), generator=nests))
+        longer = stack.logits(behind_nests(language, inputs, depth, generators))
+        # The start token is before the nest: only later positions have a counterpart.
+        gap = (longer[:, :, 2 * depth + 1 :] - logits[:, :, 1:]).square().mean(-1)
+        later = weight[..., 1:]
+        contrast = (gap * later).sum((1, 2)) / later.sum((1, 2))
+        return entropy, entropy + training.contrast * contrast
+
     for epoch in range(1, training.epochs + 1):
         order = [torch.randperm(len(data), generator=generator) for generator in generators]
         total = torch.zeros(len(seeds), device=device)
         for batch in torch.stack(order).to(device).split(training.batch_size, 1):
             optimiser.zero_grad()
-            depth = int(torch.randint(1, language.max_depth + 1, (), generator=nests))
-            entropy, loss = _losses(language, stack, data[batch], training, depth, generators)
+            entropy, loss = losses(data[batch])
             loss.sum().backward()
             optimiser.step()
             total += entropy.detach() * batch.shape[1]
         schedule.step()
-        losses.append(total.cpu() / len(data))
-        if not losses[-1].isfinite().all():
+        mean = total.cpu() / len(data)
+        means.append(mean)
+        if not mean.isfinite().all():
             raise NumericalError(f"a loss is not finite in epoch {epoch}; lower the learning rate")
         if progress:
-            progress(epoch, training.epochs, float(losses[-1].mean()))
+            progress(f"epoch {epoch} of {training.epochs}, loss {mean.mean():.4f}")
     for member, model in enumerate(models):
         model.load_state_dict({name: value[member] for name, value in stack.parameters.items()})
-    return Trained([model.cpu().eval() for model in models], torch.stack(losses))
-
-
-def _losses(
-    language: Dyck,
-    stack: Stack,
-    tokens: Tensor,
-    training: DyckTraining,
-    depth: int,
-    generators: Sequence[torch.Generator],
-) -> tuple[Float[Tensor, " member"], Float[Tensor, " member"]]:
-    """Return each member's cross-entropy, and its loss: with the weighted contrastive term."""
-    inputs, labels = tokens[..., :-1], tokens[..., 1:]
-    closing = language.is_close(labels)
-    weight = closing / closing.sum((1, 2), keepdim=True)
-    logits = stack.logits(inputs)
-    errors = functional.cross_entropy(logits.flatten(0, 2), labels.flatten(), reduction="none")
-    entropy = (errors.view_as(weight) * weight).sum((1, 2))
-    if training.contrast == 0:
-        return entropy, entropy
-    longer = stack.logits(behind_nests(language, inputs, depth, generators))
-    # The start token is before the nest: only later positions have a counterpart.
-    gap = (longer[:, :, 2 * depth + 1 :] - logits[:, :, 1:]).square().mean(-1)
-    later = weight[..., 1:]
-    contrast = (gap * later).sum((1, 2)) / later.sum((1, 2))
-    return entropy, entropy + training.contrast * contrast
+    return Trained([model.cpu().eval() for model in models], torch.stack(means))
 
 
 def behind_nests(
     language: Dyck,
-    inputs: Int[Tensor, "member batch n"],
+    inputs: Members,
     depth: int,
     generators: Sequence[torch.Generator],
 ) -> Int[Tensor, "member batch longer"]:

@@ -155,7 +155,7 @@ class Reversal(Result):
     def maps(self) -> Charts:
         """Return attention on the first input, and W of the best head at some thresholds (Fig. 1, 2)."""
         tokens = [str(token) for token in self.source[0].tolist()]
-        places = [*map(str, range(len(tokens)))]
+        places = list(map(str, range(len(tokens))))
         mean = self.weights[self.best_head()].mean(0)
         heads = {f"head {head}": maps[0] for head, maps in enumerate(self.weights)}
         cut = {f"l = {level:g}": structure_weights(mean, level) for level in SHOWN}

@@ -1,6 +1,6 @@
 """Measures of trained Dyck models: accuracy, attention patterns, and what each head's attention is used for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
 from statistics import fmean
 
@@ -77,12 +77,12 @@ def random_baselines(
     for causal in (False, True):
         visible = torch.ones(size, size).tril(0 if causal else size)
         entries = visible.sum(1).double()[left_out:]
-        exact = 2 * (1 - 1 / entries) ** (1 + left_out) / (entries + 1)
+        squares = 2 * (1 - 1 / entries) ** (1 + left_out) / (entries + 1)
+        baselines["even_on_simplex", causal] = float(squares.sum())
         logits = torch.randn(2, draws, size, size, generator=generator) + visible.log()
         first, second = logits.softmax(-1)[..., left_out:, left_out:]
-        distances = (first - second).square().sum((1, 2)).double()
-        baselines["even_on_simplex", causal] = float(exact.sum())
-        baselines["softmax_of_normals", causal] = float(distances.mean())
+        squares = (first - second).square().sum((1, 2)).double()
+        baselines["softmax_of_normals", causal] = float(squares.mean())
     return baselines
 
 
@@ -122,20 +122,15 @@ UNUSED = 0.01
 """Fall of accuracy up to which a head's pattern counts as unused."""
 
 
-def dyck_lens(model: DyckForCausalLM) -> Lens:
-    """Return a lens on a Dyck model that reads bracket strings."""
-    return Lens(model, bracket_tokenizer(model.config.language))
-
-
-def head_rows(model: DyckForCausalLM, tokens: Tokens, *, draws: int = 3) -> list[Row]:
-    """Return, for every head of a model, how stack-like it looks and what changing its attention does.
+def head_rows(model: DyckForCausalLM, tokens: Tokens, *, draws: int = 3) -> Iterator[Row]:
+    """Yield, for every head of a model, how stack-like it looks and what changing its attention does.
 
     ``removed``: the head's output is zero. ``even``: every visible key has the same weight. ``random``: rows even on
     the simplex of visible keys, the mean over several draws. ``looks``: at least half of a closing bracket's attention
     lies on the last unmatched bracket, on average. ``used``: one of the three lowers accuracy by more than 0.01.
     """
     language, inputs = model.config.language, tokens[:, :-1]
-    lens, parsed = dyck_lens(model), parse(language, inputs)
+    lens, parsed = Lens(model, bracket_tokenizer(language)), parse(language, inputs)
     items = lens.read(inputs.tolist())
     closing = (parsed.depth > 0) & language.is_close(tokens[:, 1:])
     weights: dict[int, Tensor] = {}
@@ -159,25 +154,21 @@ def head_rows(model: DyckForCausalLM, tokens: Tokens, *, draws: int = 3) -> list
     drawn = [torch.empty(shape).exponential_(generator=seeded(draw)) for draw in range(draws)]
     visible = torch.stack([torch.ones(shape), *drawn]).tril()
     patterns = [torch.zeros(shape), *visible / visible.sum(-1, keepdim=True)]
-    rows = []
     for layer, head in product(weights, range(model.config.num_attention_heads)):
         looks = stack_likeness(language, weights[layer][:, head], inputs)
         removed, even, *random = (accuracy(layer, head, pattern) for pattern in patterns)
         changed = {"removed": removed, "even": even, "random": fmean(random)}
         fall = intact - min(changed.values())
-        rows.append(
-            {
-                "layer": layer,
-                "head": head,
-                **looks,
-                "accuracy": intact,
-                **changed,
-                "largest_fall": fall,
-                "looks": looks["stack_weight"] >= LOOKS,
-                "used": fall > UNUSED,
-            }
-        )
-    return rows
+        yield {
+            "layer": layer,
+            "head": head,
+            **looks,
+            "accuracy": intact,
+            **changed,
+            "largest_fall": fall,
+            "looks": looks["stack_weight"] >= LOOKS,
+            "used": fall > UNUSED,
+        }
 
 
 _NAMES = {
@@ -198,14 +189,14 @@ def measure_models(
     # These seeds are not those of the training sets.
     short = language.sample(training, measuring.sequences, 1_000_004)
     shortest, longest = measuring.lengths
-    prefixes = (measuring.long_sequences, longest, seeded(2_000_004))
-    long = with_start(language.sample_prefixes(*prefixes))
+    long = with_start(
+        language.sample_prefixes(measuring.long_sequences, longest, seeded(2_000_004))
+    )
     test = language.sample(training, measuring.head_sequences, 3_000_001)
     known = {**vars(config), **vars(training)}
     facts = {name: known[_NAMES.get(name, name)] for name in FACTS}
     rows = {"table": [], "curves": [], "heads": []}
-    members = zip(seeds, trained.models, trained.losses.T.tolist(), strict=True)
-    for seed, model, losses in members:
+    for seed, model, losses in zip(seeds, trained.models, trained.losses.T.tolist(), strict=True):
         key = {"setting": setting.name, "seed": seed}
         later = closing_accuracy(model, long, shortest)
         measures = {
@@ -229,13 +220,13 @@ def measure_models(
 
 def balance_of(model: DyckForCausalLM) -> Row:
     """Return the balance behind a minimal first layer, None where model or language have no such thing."""
-    config: DyckConfig = model.config
-    alone = config.block == "minimal" and config.num_attention_heads == 1
-    if not alone or min(config.bracket_types, config.max_depth) < 2:
+    config = model.config
+    wide = config.block != "minimal" or config.num_attention_heads > 1
+    if wide or min(config.bracket_types, config.max_depth) < 2:
         return dict.fromkeys(("violation", "largest_violation", "condition"))
     embeddings = model.get_buffer("dyck.embeddings.symbol_table")[:, : config.d_in]
-    embeddings = model.get_submodule("dyck.layers.0.norm_1")(embeddings).detach()
-    layer = second_layer(embeddings, *attention_weights(model, 0))
+    normed = model.get_submodule("dyck.layers.0.norm_1")(embeddings).detach()
+    layer = second_layer(normed, *attention_weights(model, 0))
     return vars(measure_balance(config.language, layer))
 
 
@@ -246,21 +237,21 @@ def pattern_table(
     prefix: Int[Tensor, " n"],
 ) -> pl.DataFrame:
     """Return the attention of every head of every model on a prefix behind a start token."""
-    rows = []
-    for seed, model in zip(seeds, models, strict=True):
-        captured = next(dyck_lens(model).capture([prefix.tolist()], weights=True))
-        rows += [
-            {
-                "setting": setting,
-                "seed": seed,
-                "layer": head.layer,
-                "head": head.head,
-                "size": len(prefix),
-                "tokens": captured.tokens["encoder"],
-                "weights": head.attention.float().flatten().tolist(),
-            }
-            for head in captured.heads
-        ]
+    tokenizer = bracket_tokenizer(models[0].config.language)
+    rows = [
+        {
+            "setting": setting,
+            "seed": seed,
+            "layer": head.layer,
+            "head": head.head,
+            "size": len(prefix),
+            "tokens": captured.tokens["encoder"],
+            "weights": head.attention.float().flatten().tolist(),
+        }
+        for seed, model in zip(seeds, models, strict=True)
+        for captured in Lens(model, tokenizer).capture([prefix.tolist()], weights=True)
+        for head in captured.heads
+    ]
     return table_of(DyckRuns.schema["patterns"], rows)
 
 

@@ -61,8 +61,11 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
     def identity(self) -> Identity:
         """Return the kinds of models and their training."""
         described = list(map(repr, self.kinds))
-        model = {"name": "Dyck transformers", "device": self.settings.device}
-        return Identity(model, described, {"settings": described})
+        return Identity(
+            {"name": "Dyck transformers", "device": self.settings.device},
+            described,
+            {"settings": described},
+        )
 
     def sizes(self) -> Sequence[int]:
         """Return the seeds of each part."""
@@ -80,11 +83,9 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
             seeds,
             kind.training,
             device=self.settings.device,
-            progress=lambda epoch, epochs, loss: self.tell(
-                f"{kind.name}: epoch {epoch} of {epochs}, loss {loss:.4f}"
-            ),
+            progress=lambda note: self.tell(f"{kind.name}: {note}"),
         )
-        if self.folder is not None:
+        if self.folder:
             folder = self.folder / "models" / folder_name(kind.name)
             for seed, model in zip(seeds, trained.models, strict=True):
                 tokenizer = bracket_tokenizer(model.config.language)
