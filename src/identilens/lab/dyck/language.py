@@ -63,9 +63,8 @@ class Dyck:
 
     def open_chances(self) -> Float[Tensor, " depth"]:
         """Return the probability that the next bracket is open, at each depth from 0 to D (Eq. 3)."""
-        chances = torch.full((self.max_depth + 1,), self.open_probability, dtype=torch.float64)
-        chances[0], chances[-1] = 1.0, 0.0
-        return chances
+        between = [self.open_probability] * (self.max_depth - 1)
+        return torch.tensor([1.0, *between, 0.0], dtype=torch.float64)
 
     def sample_prefixes(self, count: int, length: int, generator: torch.Generator) -> Tokens:
         """Return prefixes of ``length`` brackets, without a start token, each drawn by Definition 1."""
@@ -85,9 +84,7 @@ class Dyck:
                 f"expected an even length, got {length}: every bracket of a balanced word has a partner"
             )
         chances = self.open_chances()
-        reach = torch.zeros(self.max_depth + 1, dtype=torch.float64)
-        reach[0] = 1.0
-        steps = []
+        reach, steps = torch.eye(len(chances), dtype=torch.float64)[0], []
         for _ in range(length):
             upward = chances * functional.pad(reach[1:], (0, 1))
             reach = upward + (1.0 - chances) * functional.pad(reach[:-1], (1, 0))

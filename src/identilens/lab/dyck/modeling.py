@@ -72,8 +72,8 @@ class DyckPreTrainedModel(PreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, FixedIdentity):
             nn.init.eye_(module.weight)
-        elif isinstance(module, DyckEmbeddings) and hasattr(module, "direction"):
-            nn.init.normal_(module.direction)
+        elif hasattr(module, "direction"):
+            nn.init.normal_(module.get_parameter("direction"))
         elif isinstance(module, DyckLayer) and self.config.block == "gpt":
             spread = self.config.initializer_range / (2 * self.config.num_hidden_layers) ** 0.5
             for name in ("attention.o_proj.weight", "down.weight"):
@@ -149,8 +149,8 @@ class DyckForCausalLM(DyckPreTrainedModel):
 
 def attention_weights(model: DyckForCausalLM, number: int) -> list[Tensor]:
     """Return W_Q, W_K and W_V of a layer, [size, d_in]."""
-    names = (f"dyck.layers.{number}.attention.{part}_proj.weight" for part in "qkv")
-    return [model.get_parameter(name).detach() for name in names]
+    attention = f"dyck.layers.{number}.attention"
+    return [model.get_parameter(f"{attention}.{part}_proj.weight").detach() for part in "qkv"]
 
 
 AutoConfig.register("identilens_dyck", DyckConfig, exist_ok=True)

@@ -83,5 +83,5 @@ def probe_prefix(language: Dyck) -> Int[Tensor, " length"]:
 
     Attention of different seeds is compared on it.
     """
-    pairs = torch.arange(SPECIAL, language.vocabulary).view(2, language.types).T
-    return pairs.repeat_interleave(language.max_depth, 1).flatten()
+    kinds = torch.arange(SPECIAL, language.vocabulary).view(2, -1)
+    return kinds.T.repeat_interleave(language.max_depth, 1).flatten()

@@ -169,5 +169,5 @@ def behind_nests(
     size = (inputs.shape[1], depth)
     kinds = [torch.randint(language.types, size, generator=generator) for generator in generators]
     opens = SPECIAL + torch.stack(kinds).to(inputs.device)
-    nest = torch.cat([opens, (opens + language.types).flip(-1)], -1)
-    return torch.cat([inputs[..., :1], nest, inputs[..., 1:]], -1)
+    closes = (opens + language.types).flip(-1)
+    return torch.cat([inputs[..., :1], opens, closes, inputs[..., 1:]], -1)

@@ -251,7 +251,7 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
             "whole": sequences,
             "written": model.written(test) if isinstance(model, AttentionReverser) else None,
         }
-        nullity = numerical_rank(values, projection).nullity.double().mean(-1).tolist()
+        nullity = numerical_rank(values, projection).nullity.double().mean(-1)
         # The same values of l are used on the sum as on the mean, so that the two scales can be compared.
         sweep = [
             {"head": head, "weights": name, **swept}
@@ -272,7 +272,7 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
                 perturbations += perturbation_rows(lens, item, text, structures, settings.seed)
         rows = {
             "table": [row],
-            "heads": [{"head": head, "nullity": value} for head, value in enumerate(nullity)],
+            "heads": [{"head": head, "nullity": float(mean)} for head, mean in enumerate(nullity)],
             "course": course,
             "sweep": sweep,
             "perturbations": perturbations,

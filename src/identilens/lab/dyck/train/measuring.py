@@ -20,6 +20,7 @@ from identilens.lab.dyck.settings import DyckSetting, Measuring
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
 from identilens.lab.dyck.train.result import FACTS, DyckRuns
 from identilens.lab.dyck.training import Trained
+from identilens.measures.structure.weights import normalise_rows
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
 from identilens.runs.tables import Row, Tables, table_of
@@ -104,15 +105,13 @@ def stack_likeness(language: Dyck, weights: Float[Tensor, "count n n"], tokens: 
     """
     parsed = parse(language, tokens)
     chosen = language.is_close(tokens) & (parsed.depth > 0)
-    sequence, query = chosen.nonzero(as_tuple=True)
-    rows = weights[sequence, query].double()
-    top = parsed.top_place[chosen]
-    measures = {
-        "stack_weight": rows.gather(1, top[:, None])[:, 0],
-        "stack_first": (rows.argmax(1) == top).double(),
-        "even_weight": 1 / (query + 1.0),
+    rows, top = weights[chosen].double(), parsed.top_place[chosen]
+    even = 1 / (chosen.nonzero()[:, 1] + 1.0)
+    return {
+        "stack_weight": float(rows.gather(1, top[:, None]).mean()),
+        "stack_first": float((rows.argmax(1) == top).double().mean()),
+        "even_weight": float(even.mean()),
     }
-    return {name: float(measure.mean()) for name, measure in measures.items()}
 
 
 LOOKS = 0.5
@@ -152,11 +151,13 @@ def head_rows(model: DyckForCausalLM, tokens: Tokens, *, draws: int = 3) -> Iter
     intact, shape = accuracy(), (*inputs.shape, inputs.shape[1])
     # Exponential variables divided by their sum are even on the simplex.
     drawn = [torch.empty(shape).exponential_(generator=seeded(draw)) for draw in range(draws)]
-    visible = torch.stack([torch.ones(shape), *drawn]).tril()
-    patterns = [torch.zeros(shape), *visible / visible.sum(-1, keepdim=True)]
+    patterns = torch.stack([torch.zeros(shape), torch.ones(shape), *drawn])
+    patterns = normalise_rows(patterns.tril())
     for layer, head in product(weights, range(model.config.num_attention_heads)):
         looks = stack_likeness(language, weights[layer][:, head], inputs)
-        removed, even, *random = (accuracy(layer, head, pattern) for pattern in patterns)
+        removed, even, *random = (
+            accuracy(layer, head, pattern) for pattern in normalise_rows(patterns)
+        )
         changed = {"removed": removed, "even": even, "random": fmean(random)}
         fall = intact - min(changed.values())
         yield {
@@ -211,11 +212,11 @@ def measure_models(
             {**key, "epoch": epoch, "loss": loss} for epoch, loss in enumerate(losses, 1)
         ]
         rows["heads"] += [{**key, **row} for row in head_rows(model, test, draws=measuring.draws)]
-    tables = {name: table_of(DyckRuns.schema[name], rows[name]) for name in rows}
-    patterns = pattern_table(
-        setting.name, seeds, trained.models, with_start(probe_prefix(language))
-    )
-    return {**tables, "patterns": patterns}
+    prefix = with_start(probe_prefix(language))
+    return {
+        **{name: table_of(DyckRuns.schema[name], rows[name]) for name in rows},
+        "patterns": pattern_table(setting.name, seeds, trained.models, prefix),
+    }
 
 
 def balance_of(model: DyckForCausalLM) -> Row:
@@ -270,7 +271,7 @@ def variation_table(patterns: pl.DataFrame) -> pl.DataFrame:
                     **dict(zip(places, key, strict=True)),
                     "with_start": start,
                     **attention_variation(maps, with_start=start),
-                    **{name: value for (name, causal), value in baselines.items() if causal},
+                    **{name: baselines[name, True] for name, _ in baselines},
                 }
             )
     return table_of(DyckRuns.schema["variation"], rows)

@@ -233,14 +233,15 @@ class DyckRuns(Result):
 
     def subject(self) -> str:
         """Return the numbers of settings and seeds."""
-        settings, seeds = len(self.settings), self.table["seed"].n_unique()
-        return f"{counted(settings, 'setting')}, {counted(seeds, 'seed')} each"
+        seeds = counted(self.table["seed"].n_unique(), "seed")
+        return f"{counted(len(self.settings), 'setting')}, {seeds} each"
 
     def variation_by_head(self) -> pl.DataFrame:
         """Return the variation without the start token, by setting, layer and head in words."""
-        name = pl.format("{}, layer {}, head {}", "setting", "layer", "head").alias("place")
         return self.variation.filter(with_start=False).select(
-            name, pl.exclude("with_start", "value", *_PLACE), between_seeds="value"
+            pl.format("{}, layer {}, head {}", *_PLACE).alias("place"),
+            pl.exclude("with_start", "value", *_PLACE),
+            between_seeds="value",
         )
 
     def summary(self) -> Finding:
@@ -273,9 +274,10 @@ class DyckRuns(Result):
         for setting, file in file_names(self.settings).items():
             heads = self.patterns.filter(setting=setting).group_by("layer", "head")
             shown = heads.head(_SHOWN).sort("layer", "head", maintain_order=True)
-            name = "seed {seed}, layer {layer}, head {head}"
             maps = {
-                name.format_map(row): torch.tensor(row["weights"]).view(row["size"], -1)
+                "seed {seed}, layer {layer}, head {head}".format_map(row): torch.tensor(
+                    row["weights"]
+                ).view(row["size"], -1)
                 for row in shown.iter_rows(named=True)
             }
             tokens = ["S", *shown["tokens"][0][1:]]

@@ -53,9 +53,10 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         super().__init__(settings)
         self.kinds, seeds = kinds or [settings.kind()], settings.seeds
         size = settings.at_once or len(seeds)
-        starts = range(0, len(seeds), size)
         self.parts = [
-            (kind, seeds[start : start + size]) for kind in self.kinds for start in starts
+            (kind, seeds[start : start + size])
+            for kind in self.kinds
+            for start in range(0, len(seeds), size)
         ]
 
     def identity(self) -> Identity:
@@ -88,8 +89,8 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         if self.folder:
             folder = self.folder / "models" / folder_name(kind.name)
             for seed, model in zip(seeds, trained.models, strict=True):
-                tokenizer = bracket_tokenizer(model.config.language)
-                write_folder(folder / f"seed{seed:03d}", partial(save_model, model, tokenizer))
+                save = partial(save_model, model, bracket_tokenizer(model.config.language))
+                write_folder(folder / f"seed{seed:03d}", save)
         return Output(measure_models(kind, seeds, trained, self.settings))
 
 
