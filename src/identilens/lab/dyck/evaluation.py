@@ -32,8 +32,9 @@ class Accuracy:
 @torch.no_grad()
 def all_logits(model: DyckForCausalLM, tokens: Tokens) -> Float[Tensor, "count n token"]:
     """Return the next-token logits of a model at every position, computed in parts of bounded memory."""
-    widest = max(model.config.hidden_size, 2 * tokens.shape[1] * model.config.num_attention_heads)
-    parts = blocks(len(tokens), 8 * tokens.shape[1] * widest, tokens.device)
+    config, (count, size) = model.config, tokens.shape
+    widest = max(config.hidden_size, 2 * size * config.num_attention_heads)
+    parts = blocks(count, 8 * size * widest, tokens.device)
     return torch.cat([model(tokens[rows]).logits for rows in parts])
 
 

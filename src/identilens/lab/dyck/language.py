@@ -63,7 +63,7 @@ class Dyck:
 
     def open_chances(self) -> Float[Tensor, " depth"]:
         """Return the probability that the next bracket is open, at each depth from 0 to D (Eq. 3)."""
-        between = [self.open_probability] * (self.max_depth - 1)
+        between = (self.max_depth - 1) * [self.open_probability]
         return torch.tensor([1.0, *between, 0.0], dtype=torch.float64)
 
     def sample_prefixes(self, count: int, length: int, generator: torch.Generator) -> Tokens:
@@ -98,7 +98,7 @@ class Dyck:
         Raises:
             InputError: If the language has no word of the length.
         """
-        draw = self.sample_complete if law.data == "complete" else self.sample_prefixes
+        draw = getattr(self, f"sample_{law.data}")
         return with_start(draw(count, law.length, seeded(seed)))
 
     def _walk(

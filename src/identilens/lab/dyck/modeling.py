@@ -35,7 +35,7 @@ class DyckEmbeddings(nn.Module):
             table = torch.zeros(symbols(config.language), config.hidden_size)
             if config.first_layer in MINIMAL:
                 embedding = minimal_embedding(config.language, config.first_layer)
-                table[:, : embedding.shape[1]] = embedding
+                table[:, : config.embedding_size] = embedding
             self.register_buffer("symbol_table", table)
         if config.positions == "linear":
             self.direction = nn.Parameter(torch.empty(config.hidden_size))
@@ -76,8 +76,8 @@ class DyckPreTrainedModel(PreTrainedModel):
             nn.init.normal_(module.get_parameter("direction"))
         elif isinstance(module, DyckLayer) and self.config.block == "gpt":
             spread = self.config.initializer_range / (2 * self.config.num_hidden_layers) ** 0.5
-            for name in ("attention.o_proj.weight", "down.weight"):
-                nn.init.normal_(module.get_parameter(name), std=spread)
+            for linear in (module.attention.o_proj, module.down):
+                nn.init.normal_(linear.weight, std=spread)
 
 
 class DyckModel(DyckPreTrainedModel):
@@ -98,17 +98,13 @@ class DyckModel(DyckPreTrainedModel):
         self,
         input_ids: Tokens | None = None,
         attention_mask: Tensor | None = None,
-        inputs_embeds: Float[Tensor, "batch n d"] | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Return the output of the last layer; on request all states and, with eager attention, weights.
 
-        Tokens begin with a start token. ``inputs_embeds``, given instead of tokens, include positions. Other options of
-        transformers, such as ``use_cache=False``, have no effect.
+        Tokens begin with a start token. Other options of transformers, such as ``use_cache=False``, have no effect.
         """
-        hidden = (
-            self.embeddings(input_ids, attention_mask) if inputs_embeds is None else inputs_embeds
-        )
+        hidden = self.embeddings(input_ids, attention_mask)
         mask = create_causal_mask(self.config, hidden, attention_mask, None)
         for layer in self.layers:
             hidden = layer(hidden, mask)

@@ -50,6 +50,6 @@ def all_prefixes(language: Dyck, length: int) -> Prefixes:
         keys, inverse = torch.cat([last[:, None], longer], 1).unique(dim=0, return_inverse=True)
         last, counts = keys[:, 0], keys[:, 1:]
         added = law[rows, SPECIAL + brackets] * share[rows]
-        share = torch.zeros(len(keys), dtype=torch.float64).index_add_(0, inverse, added)
+        share = added.new_zeros(len(keys)).index_add_(0, inverse, added)
     last, counts, law, share = map(torch.cat, zip(*lengths, strict=True))
     return Prefixes(last, counts, law, share / length)

@@ -64,7 +64,7 @@ def new_model(config: DyckConfig, seed: int) -> DyckForCausalLM:
 def train_models(
     config: DyckConfig,
     seeds: Sequence[int],
-    training: DyckTraining | None = None,
+    training: DyckTraining,
     *,
     device: str = "cpu",
     progress: Callable[[str], None] | None = None,
@@ -92,7 +92,6 @@ def train_models(
         InputError: For settings that do not fit the language.
         NumericalError: If a loss is NaN or infinite.
     """
-    training = training or DyckTraining()
     language = config.language
     data = language.sample(training, training.training_sequences, 0).to(device)
     models = [new_model(config, seed) for seed in seeds]
@@ -114,33 +113,26 @@ def train_models(
     generators = [seeded(seed) for seed in seeds]
     # Drawn once for all members, so that their sequences have the same length and do not depend on other members.
     nests, means = seeded(0), []
-
-    def losses(tokens: Members) -> tuple[Tensor, Tensor]:
-        """Return each member's cross-entropy, and its loss: with the weighted contrastive term."""
-        inputs, labels = tokens[..., :-1], tokens[..., 1:]
-        closing = language.is_close(labels)
-        weight = closing / closing.sum((1, 2), keepdim=True)
-        logits = stack.logits(inputs)
-        errors = nn.functional.cross_entropy(
-            logits.flatten(0, 2), labels.flatten(), reduction="none"
-        )
-        entropy = (errors.view_as(weight) * weight).sum((1, 2))
-        if training.contrast == 0:
-            return entropy, entropy
-        depth = int(torch.randint(1, language.max_depth + 1, (), generator=nests))
-        longer = stack.logits(behind_nests(language, inputs, depth, generators))
-        # The start token is before the nest: only later positions have a counterpart.
-        gap = (longer[:, :, 2 * depth + 1 :] - logits[:, :, 1:]).square().mean(-1)
-        later = weight[..., 1:]
-        contrast = (gap * later).sum((1, 2)) / later.sum((1, 2))
-        return entropy, entropy + training.contrast * contrast
-
     for epoch in range(1, training.epochs + 1):
         order = [torch.randperm(len(data), generator=generator) for generator in generators]
         total = torch.zeros(len(seeds), device=device)
         for batch in torch.stack(order).to(device).split(training.batch_size, 1):
+            inputs, labels = data[batch][..., :-1], data[batch][..., 1:]
+            logits, closing = stack.logits(inputs), language.is_close(labels)
+            weight = closing / closing.sum((1, 2), keepdim=True)
+            errors = nn.functional.cross_entropy(
+                logits.flatten(0, 2), labels.flatten(), reduction="none"
+            )
+            loss = entropy = (errors.view_as(weight) * weight).sum((1, 2))
+            if training.contrast > 0:
+                depth = int(torch.randint(1, language.max_depth + 1, (), generator=nests))
+                longer = stack.logits(behind_nests(language, inputs, depth, generators))
+                # The start token is before the nest: only later positions have a counterpart.
+                gap = (longer[:, :, 2 * depth + 1 :] - logits[:, :, 1:]).square().mean(-1)
+                later = weight[..., 1:]
+                contrast = (gap * later).sum((1, 2)) / later.sum((1, 2))
+                loss = entropy + training.contrast * contrast
             optimiser.zero_grad()
-            entropy, loss = losses(data[batch])
             loss.sum().backward()
             optimiser.step()
             total += entropy.detach() * batch.shape[1]
@@ -166,8 +158,10 @@ def behind_nests(
 
     Each member's generator draws the types of the ``depth`` pairs for all its sequences.
     """
-    size = (inputs.shape[1], depth)
-    kinds = [torch.randint(language.types, size, generator=generator) for generator in generators]
+    kinds = [
+        torch.randint(language.types, (inputs.shape[1], depth), generator=generator)
+        for generator in generators
+    ]
     opens = SPECIAL + torch.stack(kinds).to(inputs.device)
     closes = (opens + language.types).flip(-1)
     return torch.cat([inputs[..., :1], opens, closes, inputs[..., 1:]], -1)

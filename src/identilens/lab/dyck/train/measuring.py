@@ -11,7 +11,6 @@ from torch import Tensor
 
 from identilens.lab.drawing import seeded
 from identilens.lab.dyck.balance import measure_balance, second_layer
-from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.evaluation import closing_accuracy
 from identilens.lab.dyck.language import Dyck, Tokens, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
@@ -106,11 +105,10 @@ def stack_likeness(language: Dyck, weights: Float[Tensor, "count n n"], tokens: 
     parsed = parse(language, tokens)
     chosen = language.is_close(tokens) & (parsed.depth > 0)
     rows, top = weights[chosen].double(), parsed.top_place[chosen]
-    even = 1 / (chosen.nonzero()[:, 1] + 1.0)
     return {
         "stack_weight": float(rows.gather(1, top[:, None]).mean()),
         "stack_first": float((rows.argmax(1) == top).double().mean()),
-        "even_weight": float(even.mean()),
+        "even_weight": float((1 / (chosen.nonzero()[:, 1] + 1.0)).mean()),
     }
 
 
@@ -155,9 +153,7 @@ def head_rows(model: DyckForCausalLM, tokens: Tokens, *, draws: int = 3) -> Iter
     patterns = normalise_rows(patterns.tril())
     for layer, head in product(weights, range(model.config.num_attention_heads)):
         looks = stack_likeness(language, weights[layer][:, head], inputs)
-        removed, even, *random = (
-            accuracy(layer, head, pattern) for pattern in normalise_rows(patterns)
-        )
+        removed, even, *random = (accuracy(layer, head, pattern) for pattern in patterns)
         changed = {"removed": removed, "even": even, "random": fmean(random)}
         fall = intact - min(changed.values())
         yield {
@@ -185,7 +181,7 @@ def measure_models(
     setting: DyckSetting, seeds: Sequence[int], trained: Trained, measuring: Measuring
 ) -> Tables:
     """Return the tables of `DyckRuns` for models trained in one setting."""
-    config, training = DyckConfig(**setting.config), setting.training
+    config, training = trained.models[0].config, setting.training
     language = config.language
     # These seeds are not those of the training sets.
     short = language.sample(training, measuring.sequences, 1_000_004)
@@ -222,8 +218,11 @@ def measure_models(
 def balance_of(model: DyckForCausalLM) -> Row:
     """Return the balance behind a minimal first layer, None where model or language have no such thing."""
     config = model.config
-    wide = config.block != "minimal" or config.num_attention_heads > 1
-    if wide or min(config.bracket_types, config.max_depth) < 2:
+    if (
+        config.block != "minimal"
+        or config.num_attention_heads > 1
+        or min(config.bracket_types, config.max_depth) < 2
+    ):
         return dict.fromkeys(("violation", "largest_violation", "condition"))
     embeddings = model.get_buffer("dyck.embeddings.symbol_table")[:, : config.d_in]
     normed = model.get_submodule("dyck.layers.0.norm_1")(embeddings).detach()

@@ -216,7 +216,7 @@ class DyckRuns(Result):
         )
         errors = (measures.std() / pl.len().sqrt()).name.suffix("_error")
         return self.table.group_by("setting", maintain_order=True).agg(
-            pl.len().alias("seeds"), measures.mean(), errors, argmax_least=pl.col("argmax").min()
+            pl.len().alias("seeds"), measures.mean(), errors, argmax_least=pl.min("argmax")
         )
 
     def misleading(self) -> pl.DataFrame:
@@ -224,7 +224,7 @@ class DyckRuns(Result):
         looks, used = pl.col("looks"), pl.col("used")
         return self.heads.group_by("setting", "layer", maintain_order=True).agg(
             pl.len().alias("heads"),
-            pl.col("stack_weight", "largest_fall").mean(),
+            pl.mean("stack_weight", "largest_fall"),
             misleading=(looks & ~used).sum(),
             stack_and_used=(looks & used).sum(),
             used_unlike_a_stack=(~looks & used).sum(),
