@@ -60,7 +60,7 @@ class DyckConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         learned = self.first_layer == "learned"
         minimal = self.block == "minimal" and (learned or self.num_hidden_layers > 1)
-        if minimal or not (learned or self.positions == "none"):
+        if minimal or (self.positions != "none" and not learned):
             raise InputError(
                 "the minimal block is one attention layer after a minimal first layer, which has no positions "
                 "(Assumption 1); choose first_layer one-hot, type-depth or angle, positions none and one layer"

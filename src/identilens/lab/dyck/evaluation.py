@@ -32,9 +32,9 @@ class Accuracy:
 @torch.no_grad()
 def all_logits(model: DyckForCausalLM, tokens: Tokens) -> Float[Tensor, "count n token"]:
     """Return the next-token logits of a model at every position, computed in parts of bounded memory."""
-    config, (count, size) = model.config, tokens.shape
+    config, size = model.config, tokens.shape[1]
     widest = max(config.hidden_size, 2 * size * config.num_attention_heads)
-    parts = blocks(count, 8 * size * widest, tokens.device)
+    parts = blocks(len(tokens), 8 * size * widest, tokens.device)
     return torch.cat([model(tokens[rows]).logits for rows in parts])
 
 

@@ -34,8 +34,9 @@ class DyckEmbeddings(nn.Module):
         else:
             table = torch.zeros(symbols(config.language), config.hidden_size)
             if config.first_layer in MINIMAL:
-                embedding = minimal_embedding(config.language, config.first_layer)
-                table[:, : config.embedding_size] = embedding
+                table[:, : config.embedding_size] = minimal_embedding(
+                    config.language, config.first_layer
+                )
             self.register_buffer("symbol_table", table)
         if config.positions == "linear":
             self.direction = nn.Parameter(torch.empty(config.hidden_size))

@@ -48,8 +48,7 @@ def parse(language: Dyck, tokens: Tokens) -> Parse:
     places = torch.arange(tokens.shape[1], device=tokens.device)
     opened = torch.where(opens & (depth == levels), places, -1).cummax(-1).values
     top = opened.gather(0, depth.clamp(0, language.max_depth)[None])[0]
-    types = torch.where(top < 0, -1, kinds.gather(1, top.clamp_min(0)))
-    return Parse(depth, types, top)
+    return Parse(depth, torch.where(top < 0, -1, kinds.gather(1, top.clamp_min(0))), top)
 
 
 def next_token_distribution(

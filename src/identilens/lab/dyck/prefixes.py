@@ -46,8 +46,8 @@ def all_prefixes(language: Dyck, length: int) -> Prefixes:
         rows, brackets = law[:, SPECIAL:].nonzero(as_tuple=True)
         level = depth[rows] - (brackets >= language.types).long()
         last = 1 + brackets * language.max_depth + level
-        longer = counts[rows] + one_hot(last, symbols(language))
-        keys, inverse = torch.cat([last[:, None], longer], 1).unique(dim=0, return_inverse=True)
+        counts = counts[rows] + one_hot(last, symbols(language))
+        keys, inverse = torch.cat([last[:, None], counts], 1).unique(dim=0, return_inverse=True)
         last, counts = keys[:, 0], keys[:, 1:]
         added = law[rows, SPECIAL + brackets] * share[rows]
         share = added.new_zeros(len(keys)).index_add_(0, inverse, added)

@@ -137,7 +137,7 @@ class DyckTrainSettings(DyckTraining, Measuring):
 
     def kind(self) -> DyckSetting:
         """Return the one kind of model that the settings describe."""
-        layers = f"{self.layers} layer{'s' * (self.layers > 1)}"
+        layers = "1 layer" if self.layers == 1 else f"{self.layers:,} layers"
         return DyckSetting(
             f"{self.types} types, depth {self.depth}, {layers}",
             {

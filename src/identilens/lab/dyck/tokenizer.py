@@ -18,10 +18,8 @@ def bracket_tokenizer(language: Dyck) -> PreTrainedTokenizerFast:
         raise InputError(
             f"expected at most {len(OPEN)} types of brackets to write, got {language.types}; pass token ids instead"
         )
-    names = token_names(language)
-    plain = Tokenizer(
-        models.WordLevel({name: token for token, name in enumerate(names)}, unk_token="<pad>")
-    )
+    vocabulary = {name: token for token, name in enumerate(token_names(language))}
+    plain = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
     plain.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")  # type: ignore[assignment]
     plain.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
         single="<start> $A", special_tokens=[("<start>", START)]

@@ -163,5 +163,5 @@ def behind_nests(
         for generator in generators
     ]
     opens = SPECIAL + torch.stack(kinds).to(inputs.device)
-    closes = (opens + language.types).flip(-1)
-    return torch.cat([inputs[..., :1], opens, closes, inputs[..., 1:]], -1)
+    parts = (inputs[..., :1], opens, (opens + language.types).flip(-1), inputs[..., 1:])
+    return torch.cat(parts, -1)

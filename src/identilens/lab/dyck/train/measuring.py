@@ -49,9 +49,12 @@ def attention_variation(patterns: Float[Tensor, "seed n n"], *, with_start: bool
     total = float(squares.sum())
     # Two patterns divide 0 by 0.
     left_out = (total - 2 * squares.sum(1)) / ((seeds - 1) * (seeds - 2))
-    error = float(left_out.std(correction=0)) * (seeds - 1) ** 0.5
-    value = total / (seeds * (seeds - 1))
-    return {"value": value, "error": error, "seeds": seeds, "size": size}
+    return {
+        "value": total / (seeds * (seeds - 1)),
+        "error": float(left_out.std(correction=0)) * (seeds - 1) ** 0.5,
+        "seeds": seeds,
+        "size": size,
+    }
 
 
 def random_baselines(
@@ -149,8 +152,7 @@ def head_rows(model: DyckForCausalLM, tokens: Tokens, *, draws: int = 3) -> Iter
     intact, shape = accuracy(), (*inputs.shape, inputs.shape[1])
     # Exponential variables divided by their sum are even on the simplex.
     drawn = [torch.empty(shape).exponential_(generator=seeded(draw)) for draw in range(draws)]
-    patterns = torch.stack([torch.zeros(shape), torch.ones(shape), *drawn])
-    patterns = normalise_rows(patterns.tril())
+    patterns = normalise_rows(torch.stack([torch.zeros(shape), torch.ones(shape), *drawn]).tril())
     for layer, head in product(weights, range(model.config.num_attention_heads)):
         looks = stack_likeness(language, weights[layer][:, head], inputs)
         removed, even, *random = (accuracy(layer, head, pattern) for pattern in patterns)
@@ -208,10 +210,11 @@ def measure_models(
             {**key, "epoch": epoch, "loss": loss} for epoch, loss in enumerate(losses, 1)
         ]
         rows["heads"] += [{**key, **row} for row in head_rows(model, test, draws=measuring.draws)]
-    prefix = with_start(probe_prefix(language))
     return {
         **{name: table_of(DyckRuns.schema[name], rows[name]) for name in rows},
-        "patterns": pattern_table(setting.name, seeds, trained.models, prefix),
+        "patterns": pattern_table(
+            setting.name, seeds, trained.models, with_start(probe_prefix(language))
+        ),
     }
 
 

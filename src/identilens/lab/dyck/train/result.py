@@ -247,8 +247,12 @@ class DyckRuns(Result):
     def summary(self) -> Finding:
         """Return accuracies, the variation of the last layer, and how many heads only look like a stack."""
         means, shown = self.means(), self.heads.filter("looks")
-        variation = self.variation.filter(with_start=False).sort("layer", "head")
-        last = variation.group_by("setting", maintain_order=True).last()
+        last = (
+            self.variation.filter(with_start=False)
+            .sort("layer", "head")
+            .group_by("setting", maintain_order=True)
+            .last()
+        )
         shortest, longest = self.provenance["settings"]["lengths"]
         return Finding.of(
             _FINDING,
@@ -272,8 +276,12 @@ class DyckRuns(Result):
         """Return the attention of each setting's first seeds on the probe prefix (Wen et al. 2023, Fig. 1, 2, 7)."""
         charts: Charts = {}
         for setting, file in file_names(self.settings).items():
-            heads = self.patterns.filter(setting=setting).group_by("layer", "head")
-            shown = heads.head(_SHOWN).sort("layer", "head", maintain_order=True)
+            shown = (
+                self.patterns.filter(setting=setting)
+                .group_by("layer", "head")
+                .head(_SHOWN)
+                .sort("layer", "head", maintain_order=True)
+            )
             maps = {
                 "seed {seed}, layer {layer}, head {head}".format_map(row): torch.tensor(
                     row["weights"]

@@ -89,8 +89,10 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         if self.folder:
             folder = self.folder / "models" / folder_name(kind.name)
             for seed, model in zip(seeds, trained.models, strict=True):
-                save = partial(save_model, model, bracket_tokenizer(model.config.language))
-                write_folder(folder / f"seed{seed:03d}", save)
+                write_folder(
+                    folder / f"seed{seed:03d}",
+                    partial(save_model, model, bracket_tokenizer(model.config.language)),
+                )
         return Output(measure_models(kind, seeds, trained, self.settings))
 
 
