@@ -32,9 +32,8 @@ class Accuracy:
 @torch.no_grad()
 def all_logits(model: DyckForCausalLM, tokens: Tokens) -> Float[Tensor, "count n token"]:
     """Return the next-token logits of a model at every position, computed in parts of bounded memory."""
-    config, size = model.config, tokens.shape[1]
-    widest = max(config.hidden_size, 2 * size * config.num_attention_heads)
-    parts = blocks(len(tokens), 8 * size * widest, tokens.device)
+    widest = max(model.config.hidden_size, 2 * tokens.shape[1] * model.config.num_attention_heads)
+    parts = blocks(len(tokens), 8 * tokens.shape[1] * widest, tokens.device)
     return torch.cat([model(tokens[rows]).logits for rows in parts])
 
 
@@ -49,9 +48,9 @@ def closing_accuracy(model: DyckForCausalLM, tokens: Tokens, shortest: int = 1) 
     counted[:, : shortest - 1] = False
     closing = language.is_close(tokens[:, 1:]) & counted
     largest, kind = all_logits(model, inputs)[..., language.closing].softmax(-1).max(-1)
-    right = kind == parsed.top_type
-    certain = right & (largest > CERTAIN)
-    return Accuracy(float(right[closing].double().mean()), float(certain[counted].double().mean()))
+    right = (kind == parsed.top_type).double()
+    certain = right * (largest > CERTAIN)
+    return Accuracy(float(right[closing].mean()), float(certain[counted].mean()))
 
 
 def support_accuracy(model: DyckForCausalLM, tokens: Tokens) -> float:

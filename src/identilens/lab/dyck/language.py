@@ -101,9 +101,7 @@ class Dyck:
         draw = getattr(self, f"sample_{law.data}")
         return with_start(draw(count, law.length, seeded(seed)))
 
-    def _walk(
-        self, count: int, chances: Float[Tensor, "step depth"], generator: torch.Generator
-    ) -> Tokens:
+    def _walk(self, count: int, chances: Tensor, generator: torch.Generator) -> Tokens:
         """Return sequences drawn in parallel, given the probability of an open bracket at each step and depth."""
         shape = (len(chances), count)
         draws = uniforms(generator, *shape)

@@ -51,8 +51,8 @@ class DyckEmbeddings(nn.Module):
             embeddings = self.symbol_table[symbol_ids(self.config.language, input_ids)]
         if not hasattr(self, "direction"):
             return embeddings
-        places = positions(embeddings, attention_mask)
-        return embeddings + (places / _LONGEST)[..., None].to(embeddings) * self.direction
+        lengths = positions(embeddings, attention_mask)[..., None] / _LONGEST
+        return embeddings + lengths.to(embeddings) * self.direction
 
 
 class DyckPreTrainedModel(PreTrainedModel):
@@ -146,8 +146,10 @@ class DyckForCausalLM(DyckPreTrainedModel):
 
 def attention_weights(model: DyckForCausalLM, number: int) -> list[Tensor]:
     """Return W_Q, W_K and W_V of a layer, [size, d_in]."""
-    attention = f"dyck.layers.{number}.attention"
-    return [model.get_parameter(f"{attention}.{part}_proj.weight").detach() for part in "qkv"]
+    return [
+        model.get_parameter(f"dyck.layers.{number}.attention.{part}_proj.weight").detach()
+        for part in "qkv"
+    ]
 
 
 AutoConfig.register("identilens_dyck", DyckConfig, exist_ok=True)

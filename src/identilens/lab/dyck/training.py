@@ -38,8 +38,9 @@ class Stack:
 
     def logits(self, tokens: Members) -> Float[Tensor, "member batch n token"]:
         """Return next-token logits of every member, equal to those of its model up to rounding."""
-        mapped = vmap(lambda state, ids: functional_call(self._mapped, state, (ids,)).logits)
-        return mapped(self.parameters, tokens)
+        return vmap(lambda state, ids: functional_call(self._mapped, state, (ids,)).logits)(
+            self.parameters, tokens
+        )
 
 
 class Trained(NamedTuple):
@@ -163,5 +164,6 @@ def behind_nests(
         for generator in generators
     ]
     opens = SPECIAL + torch.stack(kinds).to(inputs.device)
-    parts = (inputs[..., :1], opens, (opens + language.types).flip(-1), inputs[..., 1:])
-    return torch.cat(parts, -1)
+    return torch.cat(
+        [inputs[..., :1], opens, (opens + language.types).flip(-1), inputs[..., 1:]], -1
+    )

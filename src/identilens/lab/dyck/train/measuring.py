@@ -82,8 +82,8 @@ def random_baselines(
         entries = visible.sum(1).double()[left_out:]
         squares = 2 * (1 - 1 / entries) ** (1 + left_out) / (entries + 1)
         baselines["even_on_simplex", causal] = float(squares.sum())
-        logits = torch.randn(2, draws, size, size, generator=generator) + visible.log()
-        first, second = logits.softmax(-1)[..., left_out:, left_out:]
+        normals = torch.randn(2, draws, size, size, generator=generator)
+        first, second = (normals + visible.log()).softmax(-1)[..., left_out:, left_out:]
         squares = (first - second).square().sum((1, 2)).double()
         baselines["softmax_of_normals", causal] = float(squares.mean())
     return baselines
@@ -240,7 +240,6 @@ def pattern_table(
     prefix: Int[Tensor, " n"],
 ) -> pl.DataFrame:
     """Return the attention of every head of every model on a prefix behind a start token."""
-    tokenizer = bracket_tokenizer(models[0].config.language)
     rows = [
         {
             "setting": setting,
@@ -252,7 +251,9 @@ def pattern_table(
             "weights": head.attention.float().flatten().tolist(),
         }
         for seed, model in zip(seeds, models, strict=True)
-        for captured in Lens(model, tokenizer).capture([prefix.tolist()], weights=True)
+        for captured in Lens(model, bracket_tokenizer(model.config.language)).capture(
+            [prefix.tolist()], weights=True
+        )
         for head in captured.heads
     ]
     return table_of(DyckRuns.schema["patterns"], rows)

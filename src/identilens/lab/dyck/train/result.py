@@ -214,9 +214,11 @@ class DyckRuns(Result):
         measures = pl.col(
             "loss", "argmax", "threshold", "long_argmax", "long_threshold", "violation"
         )
-        errors = (measures.std() / pl.len().sqrt()).name.suffix("_error")
         return self.table.group_by("setting", maintain_order=True).agg(
-            pl.len().alias("seeds"), measures.mean(), errors, argmax_least=pl.min("argmax")
+            pl.len().alias("seeds"),
+            measures.mean(),
+            (measures.std() / pl.len().sqrt()).name.suffix("_error"),
+            argmax_least=pl.min("argmax"),
         )
 
     def misleading(self) -> pl.DataFrame:
@@ -233,8 +235,8 @@ class DyckRuns(Result):
 
     def subject(self) -> str:
         """Return the numbers of settings and seeds."""
-        seeds = counted(self.table["seed"].n_unique(), "seed")
-        return f"{counted(len(self.settings), 'setting')}, {seeds} each"
+        seeds = self.table["seed"].n_unique()
+        return f"{counted(len(self.settings), 'setting')}, {counted(seeds, 'seed')} each"
 
     def variation_by_head(self) -> pl.DataFrame:
         """Return the variation without the start token, by setting, layer and head in words."""
