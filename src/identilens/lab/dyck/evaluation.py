@@ -49,8 +49,9 @@ def closing_accuracy(model: DyckForCausalLM, tokens: Tokens, shortest: int = 1) 
     closing = language.is_close(tokens[:, 1:]) & counted
     largest, kind = all_logits(model, inputs)[..., language.closing].softmax(-1).max(-1)
     right = (kind == parsed.top_type).double()
-    certain = right * (largest > CERTAIN)
-    return Accuracy(float(right[closing].mean()), float(certain[counted].mean()))
+    return Accuracy(
+        float(right[closing].mean()), float((right * (largest > CERTAIN))[counted].mean())
+    )
 
 
 def support_accuracy(model: DyckForCausalLM, tokens: Tokens) -> float:
@@ -61,6 +62,6 @@ def support_accuracy(model: DyckForCausalLM, tokens: Tokens) -> float:
     """
     language, inputs = model.config.language, tokens[:, :-1]
     parsed = parse(language, inputs)
-    possible = next_token_distribution(language, parsed.depth, parsed.top_type) > 0
-    allowed = all_logits(model, inputs).softmax(-1) > 1e-6
-    return float((allowed == possible).all(-1).double().mean())
+    law = next_token_distribution(language, parsed.depth, parsed.top_type)
+    right = (all_logits(model, inputs).softmax(-1) > 1e-6) == (law > 0)
+    return float(right.all(-1).double().mean())

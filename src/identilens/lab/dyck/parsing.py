@@ -45,9 +45,10 @@ def parse(language: Dyck, tokens: Tokens) -> Parse:
     depth = (opens.long() - closes.long()).cumsum(1)
     # The top of the stack is the last bracket that was opened to its depth.
     levels = torch.arange(language.max_depth + 1, device=tokens.device)[:, None, None]
-    places = torch.arange(tokens.shape[1], device=tokens.device)
-    opened = torch.where(opens & (depth == levels), places, -1).cummax(-1).values
-    top = opened.gather(0, depth.clamp(0, language.max_depth)[None])[0]
+    opened = torch.where(
+        opens & (depth == levels), torch.arange(tokens.shape[1], device=tokens.device), -1
+    ).cummax(-1)
+    top = opened.values.gather(0, depth.clamp(0, language.max_depth)[None])[0]
     return Parse(depth, torch.where(top < 0, -1, kinds.gather(1, top.clamp_min(0))), top)
 
 

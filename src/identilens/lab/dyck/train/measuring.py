@@ -122,6 +122,11 @@ UNUSED = 0.01
 """Fall of accuracy up to which a head's pattern counts as unused."""
 
 
+def dyck_lens(model: DyckForCausalLM) -> Lens:
+    """Return a lens on a Dyck model that reads bracket strings."""
+    return Lens(model, bracket_tokenizer(model.config.language))
+
+
 def head_rows(model: DyckForCausalLM, tokens: Tokens, *, draws: int = 3) -> Iterator[Row]:
     """Yield, for every head of a model, how stack-like it looks and what changing its attention does.
 
@@ -130,7 +135,7 @@ def head_rows(model: DyckForCausalLM, tokens: Tokens, *, draws: int = 3) -> Iter
     lies on the last unmatched bracket, on average. ``used``: one of the three lowers accuracy by more than 0.01.
     """
     language, inputs = model.config.language, tokens[:, :-1]
-    lens, parsed = Lens(model, bracket_tokenizer(language)), parse(language, inputs)
+    lens, parsed = dyck_lens(model), parse(language, inputs)
     items = lens.read(inputs.tolist())
     closing = (parsed.depth > 0) & language.is_close(tokens[:, 1:])
     weights: dict[int, Tensor] = {}
@@ -251,9 +256,7 @@ def pattern_table(
             "weights": head.attention.float().flatten().tolist(),
         }
         for seed, model in zip(seeds, models, strict=True)
-        for captured in Lens(model, bracket_tokenizer(model.config.language)).capture(
-            [prefix.tolist()], weights=True
-        )
+        for captured in dyck_lens(model).capture([prefix.tolist()], weights=True)
         for head in captured.heads
     ]
     return table_of(DyckRuns.schema["patterns"], rows)

@@ -12,9 +12,9 @@ from identilens.charts.kit import Charts, bars, rule, scatter, strip
 from identilens.charts.labels import file_names
 from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, counted, decimals, integers
+from identilens.runs.tables import counted, decimals, integers
 
-FACTS: Columns = {
+FACTS = {
     **integers("types", "depth", "layers", "heads"),
     **dict.fromkeys(("block", "first_layer", "positions", "data"), pl.String),
     **decimals("learning_rate", "weight_decay", "contrast"),
@@ -24,7 +24,7 @@ FACTS: Columns = {
 
 _MODEL = {"setting": pl.String, **integers("seed")}
 _HEAD = {**_MODEL, **integers("layer", "head")}
-_PLACE: Columns = {"setting": pl.String, **integers("layer", "head")}
+_PLACE = {"setting": pl.String, **integers("layer", "head")}
 _SHOWN = 8
 """Seeds in a gallery on paper."""
 
