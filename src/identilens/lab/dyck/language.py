@@ -63,8 +63,9 @@ class Dyck:
 
     def open_chances(self) -> Float[Tensor, " depth"]:
         """Return the probability that the next bracket is open, at each depth from 0 to D (Eq. 3)."""
-        between = (self.max_depth - 1) * [self.open_probability]
-        return torch.tensor([1.0, *between, 0.0], dtype=torch.float64)
+        return torch.tensor(
+            [1.0, *[self.open_probability] * (self.max_depth - 1), 0.0], dtype=torch.float64
+        )
 
     def sample_prefixes(self, count: int, length: int, generator: torch.Generator) -> Tokens:
         """Return prefixes of ``length`` brackets, without a start token, each drawn by Definition 1."""

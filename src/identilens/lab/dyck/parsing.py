@@ -83,5 +83,9 @@ def probe_prefix(language: Dyck) -> Int[Tensor, " length"]:
 
     Attention of different seeds is compared on it.
     """
-    kinds = torch.arange(SPECIAL, language.vocabulary).view(2, -1)
-    return kinds.T.repeat_interleave(language.max_depth, 1).flatten()
+    return (
+        torch.arange(SPECIAL, language.vocabulary)
+        .view(2, -1)
+        .T.repeat_interleave(language.max_depth, 1)
+        .flatten()
+    )

@@ -111,7 +111,7 @@ def train_models(
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda epoch: (1 + cos(pi * epoch / training.epochs)) / 2
     )
-    generators = [seeded(seed) for seed in seeds]
+    generators = list(map(seeded, seeds))
     # Drawn once for all members, so that their sequences have the same length and do not depend on other members.
     nests, means = seeded(0), []
     for epoch in range(1, training.epochs + 1):

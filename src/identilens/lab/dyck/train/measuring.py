@@ -234,8 +234,9 @@ def balance_of(model: DyckForCausalLM) -> Row:
         return dict.fromkeys(("violation", "largest_violation", "condition"))
     embeddings = model.get_buffer("dyck.embeddings.symbol_table")[:, : config.d_in]
     normed = model.get_submodule("dyck.layers.0.norm_1")(embeddings).detach()
-    layer = second_layer(normed, *attention_weights(model, 0))
-    return vars(measure_balance(config.language, layer))
+    return vars(
+        measure_balance(config.language, second_layer(normed, *attention_weights(model, 0)))
+    )
 
 
 def pattern_table(
