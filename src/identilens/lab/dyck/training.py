@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
+from torch.nn.functional import cross_entropy
 
 from identilens.errors import NumericalError
 from identilens.lab.drawing import seeded
@@ -121,9 +122,7 @@ def train_models(
             inputs, labels = data[batch][..., :-1], data[batch][..., 1:]
             logits, closing = stack.logits(inputs), language.is_close(labels)
             weight = closing / closing.sum((1, 2), keepdim=True)
-            errors = nn.functional.cross_entropy(
-                logits.flatten(0, 2), labels.flatten(), reduction="none"
-            )
+            errors = cross_entropy(logits.flatten(0, 2), labels.flatten(), reduction="none")
             loss = entropy = (errors.view_as(weight) * weight).sum((1, 2))
             if training.contrast > 0:
                 depth = int(torch.randint(1, language.max_depth + 1, (), generator=nests))
