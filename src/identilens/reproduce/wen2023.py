@@ -10,11 +10,11 @@ from typing import Any
 import polars as pl
 
 from identilens.lab.drawing import seeded
-from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.language import with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM
+from identilens.lab.dyck.parsing import probe_prefix
 from identilens.lab.dyck.settings import DyckSetting
-from identilens.lab.dyck.train.measuring import pattern_table, probe_tokens, variation_table
+from identilens.lab.dyck.train.measuring import pattern_table, variation_table
 from identilens.lab.dyck.train.result import DyckRuns
 from identilens.lab.dyck.train.study import folder_name, train_dyck
 from identilens.reproduce.options import PrefixSettings, WenSettings
@@ -117,7 +117,7 @@ def varied(words: str, result: DyckRuns, *_: Any) -> tuple[str, Tables]:
 
 def table1(result: DyckRuns, *_: Any) -> tuple[str, Tables]:
     """Return variation with a column for each layer, without the start token."""
-    rows = result.variation.filter(~pl.col("with_start"))
+    rows = result.variation.filter(with_start=False)
     # Two seeds have no standard error.
     cells = [
         f"{value:.3f}" + ("" if isnan(error) else f" ± {error:.3f}")
@@ -202,15 +202,15 @@ def by_prefix(
     tables = []
     for setting in settings:
         models = models_of(result, setting)
-        config: DyckConfig = models[0].config
-        prefixes = [("all brackets", probe_tokens(config))]
+        language = models[0].config.language
+        prefixes = [("all brackets", with_start(probe_prefix(language)))]
         for length in lengths:
             draw = seeded(length)
-            drawn = with_start(config.language.sample_prefixes(how.prefixes, length, draw))
+            drawn = with_start(language.sample_prefixes(how.prefixes, length, draw))
             prefixes += [(f"{length} random", tokens) for tokens in drawn]
         for name, tokens in prefixes:
             patterns = pattern_table(setting.name, range(len(models)), models, tokens)
-            measured = variation_table(patterns).filter(~pl.col("with_start"))
+            measured = variation_table(patterns).filter(with_start=False)
             tables.append(
                 measured.with_columns(prefix=pl.lit(name), brackets=pl.lit(len(tokens) - 1))
             )

@@ -53,7 +53,7 @@ def test_uniform_attention_generates_dyck_of_any_length(language, length):
 def test_its_attention_is_uniform_and_its_law_the_languages():
     language = Dyck(2, 3, 0.3)
     model = uniform_transformer(language).double()
-    lens = dyck_lens(model, "uniform")
+    lens = dyck_lens(model)
     captured = next(lens.capture(["([])[[]](("], weights=True))
     for head in captured.heads:
         even = torch.ones_like(head.weights).tril()
@@ -76,7 +76,7 @@ def test_balanced_attention_of_any_shape_suffices(types, depth, spread):
     assert support_accuracy(model, tokens) == 1
     assert closing_accuracy(model, tokens).argmax == 1
     # The model's own attention is the one asked for.
-    captured = next(dyck_lens(model, "balanced").capture([tokens[0, :9].tolist()], weights=True))
+    captured = next(dyck_lens(model).capture([tokens[0, :9].tolist()], weights=True))
     weights = next(captured.heads).weights
     assert float((weights[-1].max() / weights[-1].min()).log()) <= 2 * 2 * spread + 1e-9
 

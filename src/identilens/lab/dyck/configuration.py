@@ -28,7 +28,7 @@ class DyckConfig(PreTrainedConfig):
     bracket_types: int = 2
     max_depth: int = 4
     open_probability: float | int = 0.5
-    vocab_size: int | None = None
+    vocab_size: int = 0
     hidden_size: int = 50
     intermediate_size: int = 50
     num_hidden_layers: int = 2
@@ -42,25 +42,25 @@ class DyckConfig(PreTrainedConfig):
     projection_residual: bool = True
     norm_constant: float | int = 1e-5
     initializer_range: float = 0.02
-    pad_token_id: int | None = PADDING
-    bos_token_id: int | None = START
-    eos_token_id: int | None = END
+    pad_token_id: int = PADDING
+    bos_token_id: int = START
+    eos_token_id: int = END
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.vocab_size = SPECIAL + 2 * self.bracket_types
-        if self.key_size is None and self.num_attention_heads > 0:
-            self.key_size = self.hidden_size // self.num_attention_heads
-        if self.projection_widths is None:
-            self.projection_widths = [[self.intermediate_size]] * self.num_hidden_layers
-        super().__post_init__(**kwargs)
         if self.num_attention_heads < 1 or self.hidden_size % self.num_attention_heads:
             raise InputError(
                 f"expected heads that divide the hidden size {self.hidden_size}, got {self.num_attention_heads}; "
                 "choose another number of heads"
             )
+        if self.key_size is None:
+            self.key_size = self.hidden_size // self.num_attention_heads
+        if self.projection_widths is None:
+            self.projection_widths = [[self.intermediate_size]] * self.num_hidden_layers
+        super().__post_init__(**kwargs)
         learned = self.first_layer == "learned"
         minimal = self.block == "minimal" and (learned or self.num_hidden_layers > 1)
-        if minimal or not (learned or self.positions == "none"):
+        if minimal or (self.positions != "none" and not learned):
             raise InputError(
                 "the minimal block is one attention layer after a minimal first layer, which has no positions "
                 "(Assumption 1); choose first_layer one-hot, type-depth or angle, positions none and one layer"

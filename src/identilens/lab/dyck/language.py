@@ -15,6 +15,9 @@ PADDING, START, END = 0, 1, 2
 SPECIAL = 3
 """Number of tokens before the brackets: padding, start, end."""
 
+Tokens = Int[Tensor, "count n"]
+"""Sequences of one length."""
+
 
 @dataclass(frozen=True)
 class Dyck:
@@ -52,27 +55,23 @@ class Dyck:
 
     def is_open(self, tokens: Int[Tensor, "*shape"]) -> Tensor:
         """Return a mask of the open brackets."""
-        return (tokens >= SPECIAL) & (tokens < SPECIAL + self.types)
+        return (tokens >= SPECIAL) & (tokens < self.closing.start)
 
     def is_close(self, tokens: Int[Tensor, "*shape"]) -> Tensor:
         """Return a mask of the closing brackets."""
-        return (tokens >= SPECIAL + self.types) & (tokens < self.vocabulary)
+        return tokens >= self.closing.start
 
     def open_chances(self) -> Float[Tensor, " depth"]:
         """Return the probability that the next bracket is open, at each depth from 0 to D (Eq. 3)."""
-        chances = torch.full((self.max_depth + 1,), self.open_probability, dtype=torch.float64)
-        chances[0], chances[-1] = 1.0, 0.0
-        return chances
+        return torch.tensor(
+            [1.0, *[self.open_probability] * (self.max_depth - 1), 0.0], dtype=torch.float64
+        )
 
-    def sample_prefixes(
-        self, count: int, length: int, generator: torch.Generator
-    ) -> Int[Tensor, "count length"]:
+    def sample_prefixes(self, count: int, length: int, generator: torch.Generator) -> Tokens:
         """Return prefixes of ``length`` brackets, without a start token, each drawn by Definition 1."""
         return self._walk(count, self.open_chances().expand(length, -1), generator)
 
-    def sample_complete(
-        self, count: int, length: int, generator: torch.Generator
-    ) -> Int[Tensor, "count length"]:
+    def sample_complete(self, count: int, length: int, generator: torch.Generator) -> Tokens:
         """Return balanced words of one even length, drawn by Definition 1 given that they end at depth 0.
 
         Exact, without rejection: let R_m(d) be the probability of depth 0 after m more brackets from depth d. Then the
@@ -86,44 +85,41 @@ class Dyck:
                 f"expected an even length, got {length}: every bracket of a balanced word has a partner"
             )
         chances = self.open_chances()
-        reach = torch.zeros(self.max_depth + 1, dtype=torch.float64)
-        reach[0] = 1.0
-        steps = []
+        reach, steps = torch.eye(len(chances), dtype=torch.float64)[0], []
         for _ in range(length):
             upward = chances * functional.pad(reach[1:], (0, 1))
             reach = upward + (1.0 - chances) * functional.pad(reach[:-1], (1, 0))
-            steps.append(torch.where(reach > 0, upward / reach.clamp_min(1e-300), 0.0))
+            # Depths from which 0 cannot be reached divide 0 by 0.
+            steps.append((upward / reach).nan_to_num())
         return self._walk(count, torch.stack(steps[::-1]), generator)
 
-    def sample(self, law: DyckTraining, count: int, seed: int) -> Int[Tensor, "count n"]:
+    def sample(self, law: DyckTraining, count: int, seed: int) -> Tokens:
         """Return sequences of a training distribution after a start token.
 
         Raises:
             InputError: If the language has no word of the length.
         """
-        draw = self.sample_complete if law.data == "complete" else self.sample_prefixes
+        draw = getattr(self, f"sample_{law.data}")
         return with_start(draw(count, law.length, seeded(seed)))
 
-    def _walk(
-        self, count: int, chances: Float[Tensor, "step depth"], generator: torch.Generator
-    ) -> Tensor:
+    def _walk(self, count: int, chances: Tensor, generator: torch.Generator) -> Tokens:
         """Return sequences drawn in parallel, given the probability of an open bracket at each step and depth."""
         shape = (len(chances), count)
         draws = uniforms(generator, *shape)
         kinds = torch.randint(self.types, shape, generator=generator)
-        stack = torch.zeros(count, self.max_depth, dtype=torch.long)
-        depth = torch.zeros(count, dtype=torch.long)
         rows, tokens = torch.arange(count), []
+        depth, stack = torch.zeros_like(rows), rows.new_zeros(count, self.max_depth)
         for chance, draw, kind in zip(chances, draws, kinds, strict=True):
             opens = draw < chance[depth]
-            closing = self.types + stack[rows, depth - 1]
+            level = depth + opens - 1
+            closing = self.types + stack[rows, level]
             tokens.append(SPECIAL + torch.where(opens, kind, closing))
-            stack[rows, torch.where(opens, depth, depth - 1)] = kind
-            depth += torch.where(opens, 1, -1)
+            stack[rows, level] = kind
+            depth = level + opens
         return torch.stack(tokens, 1)
 
 
-def with_start(tokens: Int[Tensor, "count length"]) -> Int[Tensor, "count longer"]:
+def with_start(tokens: Int[Tensor, "*count length"]) -> Int[Tensor, "*count longer"]:
     """Return the same words after a start token (Eq. 10).
 
     Examples:

@@ -3,7 +3,7 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
 from transformers.masking_utils import create_causal_mask
@@ -14,6 +14,7 @@ from transformers.utils.output_capturing import capture_outputs
 from identilens.lab.attention import positions
 from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.embeddings import MINIMAL, minimal_embedding, symbol_ids, symbols
+from identilens.lab.dyck.language import Tokens
 from identilens.lab.dyck.layer import DyckAttention, DyckLayer, FixedIdentity
 
 _LONGEST = 6000
@@ -27,30 +28,31 @@ class DyckEmbeddings(nn.Module):
 
     def __init__(self, config: DyckConfig) -> None:
         super().__init__()
-        self.language, self.first_layer = config.language, config.first_layer
+        self.config = config
         if config.first_layer == "learned":
-            self.tokens = nn.Embedding(config.vocab_size or 0, config.hidden_size)
+            self.tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         else:
             table = torch.zeros(symbols(config.language), config.hidden_size)
             if config.first_layer in MINIMAL:
-                embedding = minimal_embedding(config.language, config.first_layer)
-                table[:, : embedding.shape[1]] = embedding
+                table[:, : config.embedding_size] = minimal_embedding(
+                    config.language, config.first_layer
+                )
             self.register_buffer("symbol_table", table)
         if config.positions == "linear":
             self.direction = nn.Parameter(torch.empty(config.hidden_size))
 
     def forward(
-        self, input_ids: Int[Tensor, "batch n"], attention_mask: Tensor | None = None
+        self, input_ids: Tokens, attention_mask: Tensor | None = None
     ) -> Float[Tensor, "batch n d"]:
         """Return the embeddings."""
-        if self.first_layer == "learned":
+        if self.config.first_layer == "learned":
             embeddings = self.tokens(input_ids)
         else:
-            embeddings = self.symbol_table[symbol_ids(self.language, input_ids)]
+            embeddings = self.symbol_table[symbol_ids(self.config.language, input_ids)]
         if not hasattr(self, "direction"):
             return embeddings
-        places = positions(embeddings, attention_mask)
-        return embeddings + (places / _LONGEST)[..., None].to(embeddings) * self.direction
+        lengths = positions(embeddings, attention_mask)[..., None] / _LONGEST
+        return embeddings + lengths.to(embeddings) * self.direction
 
 
 class DyckPreTrainedModel(PreTrainedModel):
@@ -71,12 +73,12 @@ class DyckPreTrainedModel(PreTrainedModel):
         super()._init_weights(module)
         if isinstance(module, FixedIdentity):
             nn.init.eye_(module.weight)
-        elif isinstance(module, DyckEmbeddings) and hasattr(module, "direction"):
-            nn.init.normal_(module.direction)
+        elif hasattr(module, "direction"):
+            nn.init.normal_(module.get_parameter("direction"))
         elif isinstance(module, DyckLayer) and self.config.block == "gpt":
             spread = self.config.initializer_range / (2 * self.config.num_hidden_layers) ** 0.5
-            for name in ("attention.o_proj.weight", "down.weight"):
-                nn.init.normal_(module.get_parameter(name), std=spread)
+            for linear in (module.attention.o_proj, module.down):
+                nn.init.normal_(linear.weight, std=spread)
 
 
 class DyckModel(DyckPreTrainedModel):
@@ -95,19 +97,15 @@ class DyckModel(DyckPreTrainedModel):
     @capture_outputs
     def forward(
         self,
-        input_ids: Int[Tensor, "batch n"] | None = None,
+        input_ids: Tokens | None = None,
         attention_mask: Tensor | None = None,
-        inputs_embeds: Float[Tensor, "batch n d"] | None = None,
         **kwargs: Any,
     ) -> BaseModelOutput:
         """Return the output of the last layer; on request all states and, with eager attention, weights.
 
-        Tokens begin with a start token. ``inputs_embeds``, given instead of tokens, include positions. Other options of
-        transformers, such as ``use_cache=False``, have no effect.
+        Tokens begin with a start token. Other options of transformers, such as ``use_cache=False``, have no effect.
         """
-        hidden = (
-            self.embeddings(input_ids, attention_mask) if inputs_embeds is None else inputs_embeds
-        )
+        hidden = self.embeddings(input_ids, attention_mask)
         mask = create_causal_mask(self.config, hidden, attention_mask, None)
         for layer in self.layers:
             hidden = layer(hidden, mask)
@@ -128,16 +126,12 @@ class DyckForCausalLM(DyckPreTrainedModel):
     def __init__(self, config: DyckConfig) -> None:
         super().__init__(config)
         self.dyck = DyckModel(config)
-        self.lm_head = nn.Linear(
-            config.hidden_size,
-            config.vocab_size or 0,
-            bias=False,
-        )
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
     def forward(
         self,
-        input_ids: Int[Tensor, "batch n"] | None = None,
+        input_ids: Tokens | None = None,
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> CausalLMOutput:
@@ -150,11 +144,12 @@ class DyckForCausalLM(DyckPreTrainedModel):
         )
 
 
-def attention_weights(model: DyckForCausalLM, number: int) -> tuple[Tensor, Tensor, Tensor]:
+def attention_weights(model: DyckForCausalLM, number: int) -> list[Tensor]:
     """Return W_Q, W_K and W_V of a layer, [size, d_in]."""
-    names = (f"dyck.layers.{number}.attention.{part}_proj.weight" for part in "qkv")
-    query, key, value = (model.get_parameter(name).detach() for name in names)
-    return query, key, value
+    return [
+        model.get_parameter(f"dyck.layers.{number}.attention.{part}_proj.weight").detach()
+        for part in "qkv"
+    ]
 
 
 AutoConfig.register("identilens_dyck", DyckConfig, exist_ok=True)

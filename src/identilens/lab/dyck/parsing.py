@@ -1,19 +1,19 @@
 """Parsing of bracket sequences: depth, top of the stack, and possible next tokens."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
-from identilens.lab.dyck.language import SPECIAL, Dyck
+from identilens.lab.dyck.language import SPECIAL, Dyck, Tokens
 
-PAIRS = ("()", "[]", "{}", "<>", "⟨⟩", "⟦⟧", "⟪⟫", "«»")
-"""Characters of bracket types."""
+OPEN, CLOSE = "([{<⟨⟦⟪«", ")]}>⟩⟧⟫»"
+"""Characters of the brackets of each type."""
 
 
-@dataclass(frozen=True, eq=False)
-class Parse:
+class Parse(NamedTuple):
     """The parse of every prefix of token sequences. Special tokens are ignored.
 
     Attributes:
@@ -22,12 +22,12 @@ class Parse:
         top_place: Position of that bracket in the sequence; -1 if none is open.
     """
 
-    depth: Int[Tensor, "count length"]
-    top_type: Int[Tensor, "count length"]
-    top_place: Int[Tensor, "count length"]
+    depth: Tokens
+    top_type: Tokens
+    top_place: Tokens
 
 
-def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
+def parse(language: Dyck, tokens: Tokens) -> Parse:
     """Return the parse of every prefix of every sequence.
 
     Sequences can have special tokens. If a sequence leaves the language, its parse has no meaning from there on.
@@ -45,11 +45,11 @@ def parse(language: Dyck, tokens: Int[Tensor, "count length"]) -> Parse:
     depth = (opens.long() - closes.long()).cumsum(1)
     # The top of the stack is the last bracket that was opened to its depth.
     levels = torch.arange(language.max_depth + 1, device=tokens.device)[:, None, None]
-    places = torch.arange(tokens.shape[1], device=tokens.device)
-    opened = torch.where(opens & (depth == levels) & (levels > 0), places, -1).cummax(-1).values
-    top = opened.gather(0, depth.clamp(0, language.max_depth)[None])[0]
-    types = torch.where(top < 0, -1, kinds.gather(1, top.clamp_min(0)))
-    return Parse(depth, types, top)
+    opened = torch.where(
+        opens & (depth == levels), torch.arange(tokens.shape[1], device=tokens.device), -1
+    ).cummax(-1)
+    top = opened.values.gather(0, depth.clamp(0, language.max_depth)[None])[0]
+    return Parse(depth, torch.where(top < 0, -1, kinds.gather(1, top.clamp_min(0))), top)
 
 
 def next_token_distribution(
@@ -67,23 +67,15 @@ def next_token_distribution(
         tensor([0.0000, 0.0000, 0.0000, 0.2500, 0.2500, 0.5000, 0.0000],
                dtype=torch.float64)
     """
-    chance = language.open_chances().to(depth.device)[depth]
-    law = torch.zeros(
-        *depth.shape,
-        language.vocabulary,
-        dtype=torch.float64,
-        device=depth.device,
-    )
-    law[..., SPECIAL : SPECIAL + language.types] = (chance / language.types)[..., None]
-    token = SPECIAL + language.types + top_type.clamp_min(0)
-    law.scatter_(-1, token[..., None], torch.where(depth > 0, 1 - chance, 0.0)[..., None])
-    return law
+    chance = language.open_chances().to(depth.device)[depth, None]
+    top = functional.one_hot(top_type.clamp_min(0), language.types)
+    opens = chance / language.types * torch.ones_like(top)
+    return functional.pad(torch.cat([opens, (1 - chance) * top], -1), (SPECIAL, 0))
 
 
 def token_names(language: Dyck) -> list[str]:
     """Return the name of each token of the vocabulary."""
-    opens, closes = zip(*PAIRS[: language.types], strict=True)
-    return ["<pad>", "<start>", "<end>", *opens, *closes]
+    return ["<pad>", "<start>", "<end>", *OPEN[: language.types], *CLOSE[: language.types]]
 
 
 def probe_prefix(language: Dyck) -> Int[Tensor, " length"]:
@@ -91,5 +83,9 @@ def probe_prefix(language: Dyck) -> Int[Tensor, " length"]:
 
     Attention of different seeds is compared on it.
     """
-    pairs = torch.arange(SPECIAL, language.vocabulary).view(2, language.types).T
-    return pairs.repeat_interleave(language.max_depth, 1).flatten()
+    return (
+        torch.arange(SPECIAL, language.vocabulary)
+        .view(2, -1)
+        .T.repeat_interleave(language.max_depth, 1)
+        .flatten()
+    )

@@ -27,10 +27,10 @@ def run_layers(
         mixed = functional.scaled_dot_product_attention(
             query, key, value, is_causal=True, scale=1.0
         )
-        first, *others = layer[3:]
-        x = (UnitNorm(_NORM_CONSTANT)(mixed) + x) @ first.T
-        for weight in others:
-            x = torch.relu(x) @ weight.T
+        x = UnitNorm(_NORM_CONSTANT)(mixed) + x
+        for weight in layer[3:-1]:
+            x = (x @ weight.T).relu()
+        x = x @ layer[-1].T
     return x
 
 
@@ -38,9 +38,8 @@ def drawn_layers(
     draw: Callable[[int, int], Tensor], layers: int, key_size: int, sizes: Sequence[int]
 ) -> list[PlainLayer]:
     """Return layers whose weights are drawn by their numbers of rows and columns; ``sizes`` are those along g."""
-    size = sizes[0]
-    shapes = [(key_size, size)] * 2 + [(size, size)]
-    shapes += [(rows, columns) for columns, rows in pairwise(sizes)]
+    read = (key_size, sizes[0])
+    shapes = [read, read, *((rows, columns) for columns, rows in pairwise([sizes[0], *sizes]))]
     return [tuple(draw(*shape) for shape in shapes) for _ in range(layers)]
 
 
@@ -62,7 +61,8 @@ def without_dead_units(layer: PlainLayer) -> PlainLayer:
     """Return the same function without hidden units and key coordinates that have no input or no output."""
     query, key, value, *weights = layer
     for index in range(len(weights) - 1):
-        alive = weights[index].any(1) & weights[index + 1].any(0)
-        weights[index : index + 2] = weights[index][alive], weights[index + 1][:, alive]
+        before, after = weights[index : index + 2]
+        alive = before.any(1) & after.any(0)
+        weights[index : index + 2] = before[alive], after[:, alive]
     alive = query.any(1) & key.any(1)
     return (query[alive], key[alive], value, *weights)

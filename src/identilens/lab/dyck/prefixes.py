@@ -34,33 +34,22 @@ def all_prefixes(language: Dyck, length: int) -> Prefixes:
     The numbers of open minus closing brackets, by type and depth, give the stack. So the counts determine the
     distribution of the next token.
     """
-    counts = one_hot(torch.tensor([0]), symbols(language))
-    share = torch.ones(1, dtype=torch.float64)
-    lengths = [Prefixes(counts.argmax(1), counts, _law(language, counts), share)]
-    for _ in range(length - 1):
-        _, counts, law, share = lengths[-1]
+    opens, closes = pair_symbols(language)
+    last, share = torch.tensor([0]), torch.ones(1, dtype=torch.float64)
+    counts, lengths = one_hot(last, symbols(language)), []
+    for _ in range(length):
+        unmatched = counts[:, opens] - counts[:, closes]
+        depth = unmatched.sum((1, 2))
+        top = unmatched[torch.arange(len(depth)), :, depth - 1].argmax(1)
+        law = next_token_distribution(language, depth, top)
+        lengths.append((last, counts, law, share))
         rows, brackets = law[:, SPECIAL:].nonzero(as_tuple=True)
-        closed = (brackets >= language.types).long()
-        depth, _ = _stack(language, counts[rows])
-        last = 1 + brackets * language.max_depth + depth - closed
-        longer = counts[rows] + one_hot(last, symbols(language))
-        keys, inverse = torch.cat([last[:, None], longer], 1).unique(dim=0, return_inverse=True)
+        level = depth[rows] - (brackets >= language.types).long()
+        last = 1 + brackets * language.max_depth + level
+        counts = counts[rows] + one_hot(last, symbols(language))
+        keys, inverse = torch.cat([last[:, None], counts], 1).unique(dim=0, return_inverse=True)
         last, counts = keys[:, 0], keys[:, 1:]
         added = law[rows, SPECIAL + brackets] * share[rows]
-        share = torch.zeros(len(keys), dtype=torch.float64).index_add_(0, inverse, added)
-        lengths.append(Prefixes(last, counts, _law(language, counts), share))
+        share = added.new_zeros(len(keys)).index_add_(0, inverse, added)
     last, counts, law, share = map(torch.cat, zip(*lengths, strict=True))
     return Prefixes(last, counts, law, share / length)
-
-
-def _stack(language: Dyck, counts: Tensor) -> tuple[Int[Tensor, " prefix"], Int[Tensor, " prefix"]]:
-    """Return depth and type of the last unmatched bracket; 0 if there is none."""
-    opens, closes = pair_symbols(language)
-    unmatched = counts[:, opens] - counts[:, closes]
-    depth = unmatched.sum((1, 2))
-    rows = torch.arange(len(counts))
-    return depth, unmatched[rows, :, (depth - 1).clamp_min(0)].argmax(1)
-
-
-def _law(language: Dyck, counts: Tensor) -> Float[Tensor, "prefix token"]:
-    return next_token_distribution(language, *_stack(language, counts))

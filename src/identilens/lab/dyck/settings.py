@@ -1,6 +1,6 @@
 """Options of the Dyck laboratory, checked before anything runs. Imports nothing heavy."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
@@ -16,10 +16,6 @@ from identilens.runs.settings import (
 )
 
 Data = Literal["complete", "prefixes"]
-Attention = Literal["learned", "uniform"]
-
-LONG = (400, 500)
-"""Numbers of brackets in the shortest and the longest prefix of the length generalisation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +41,7 @@ class DyckTraining(Settings):
     batch_size: Positive = 100
     learning_rate: AboveZero = 3e-3
     weight_decay: Annotated[float, Ge(0)] = 0.0
-    attention: Attention = "learned"
+    attention: Literal["learned", "uniform"] = "learned"
     contrast: Annotated[float, Ge(0)] = 0.0
 
     def check(self) -> None:
@@ -78,7 +74,7 @@ class Measuring(Settings):
 
     sequences: Positive = 1000
     long_sequences: Positive = 100
-    lengths: Annotated[Numbers, Ge(2)] = LONG
+    lengths: Annotated[Numbers, Ge(2)] = (400, 500)
     head_sequences: Positive = 100
     draws: Positive = 3
 
@@ -99,8 +95,8 @@ class DyckSetting:
     """
 
     name: str
-    config: dict[str, Any] = field(default_factory=dict)
-    training: DyckTraining = field(default_factory=DyckTraining)
+    config: dict[str, Any]
+    training: DyckTraining
 
 
 @dataclass(frozen=True, kw_only=True)

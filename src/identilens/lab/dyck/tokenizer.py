@@ -4,8 +4,8 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from identilens.errors import InputError
-from identilens.lab.dyck.language import Dyck
-from identilens.lab.dyck.parsing import PAIRS, token_names
+from identilens.lab.dyck.language import START, Dyck
+from identilens.lab.dyck.parsing import OPEN, token_names
 
 
 def bracket_tokenizer(language: Dyck) -> PreTrainedTokenizerFast:
@@ -14,17 +14,15 @@ def bracket_tokenizer(language: Dyck) -> PreTrainedTokenizerFast:
     Raises:
         InputError: For more types than there are bracket characters.
     """
-    if language.types > len(PAIRS):
+    if language.types > len(OPEN):
         raise InputError(
-            f"expected at most {len(PAIRS)} types of brackets to write, got {language.types}; pass token ids instead"
+            f"expected at most {len(OPEN)} types of brackets to write, got {language.types}; pass token ids instead"
         )
-    names = token_names(language)
-    plain = Tokenizer(
-        models.WordLevel({name: token for token, name in enumerate(names)}, unk_token="<pad>")
-    )
+    vocabulary = {name: token for token, name in enumerate(token_names(language))}
+    plain = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
     plain.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")  # type: ignore[assignment]
     plain.post_processor = processors.TemplateProcessing(  # type: ignore[assignment]
-        single="<start> $A", special_tokens=[("<start>", names.index("<start>"))]
+        single="<start> $A", special_tokens=[("<start>", START)]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=plain,

@@ -1,15 +1,15 @@
 """Training many Dyck transformers of one configuration at once, as one batched computation."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from math import cos, pi
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
-from torch.nn import functional
+from torch.nn.functional import cross_entropy
 
 from identilens.errors import NumericalError
 from identilens.lab.drawing import seeded
@@ -18,8 +18,8 @@ from identilens.lab.dyck.language import SPECIAL, Dyck
 from identilens.lab.dyck.modeling import DyckForCausalLM
 from identilens.lab.dyck.settings import DyckTraining
 
-Progress = Callable[[int, int, float], None]
-"""Called with (finished epochs, total epochs, mean loss of the members)."""
+Members = Int[Tensor, "member batch n"]
+"""Sequences of each member."""
 
 
 class Stack:
@@ -30,31 +30,21 @@ class Stack:
             training; also the tables of a minimal first layer.
     """
 
-    def __init__(
-        self, models: Sequence[DyckForCausalLM], device: str | torch.device = "cpu"
-    ) -> None:
-        parameters, buffers = stack_module_state(list(models))
-        self.parameters = {
-            name: value.detach().to(device).requires_grad_(value.requires_grad)
-            for name, value in (parameters | buffers).items()
-        }
+    def __init__(self, models: Sequence[DyckForCausalLM], device: str = "cpu") -> None:
+        parameters, buffers = stack_module_state([nn.Module.to(model, device) for model in models])
+        self.parameters = parameters | buffers
         self._mapped = deepcopy(models[0])
         # torch cannot map fused attention over members: it would run a loop.
         self._mapped.set_attn_implementation("eager")
 
-    def logits(
-        self, tokens: Int[Tensor, "member batch n"]
-    ) -> Float[Tensor, "member batch n token"]:
+    def logits(self, tokens: Members) -> Float[Tensor, "member batch n token"]:
         """Return next-token logits of every member, equal to those of its model up to rounding."""
-
-        def of_member(state: dict[str, Tensor], ids: Tensor) -> Tensor:
-            return functional_call(self._mapped, state, (ids,)).logits
-
-        return vmap(of_member)(self.parameters, tokens)
+        return vmap(lambda state, ids: functional_call(self._mapped, state, (ids,)).logits)(
+            self.parameters, tokens
+        )
 
 
-@dataclass(frozen=True, eq=False)
-class Trained:
+class Trained(NamedTuple):
     """Members that were trained together.
 
     Attributes:
@@ -76,10 +66,10 @@ def new_model(config: DyckConfig, seed: int) -> DyckForCausalLM:
 def train_models(
     config: DyckConfig,
     seeds: Sequence[int],
-    training: DyckTraining | None = None,
+    training: DyckTraining,
     *,
-    device: str | torch.device = "cpu",
-    progress: Progress | None = None,
+    device: str = "cpu",
+    progress: Callable[[str], None] | None = None,
 ) -> Trained:
     """Return models trained from several seeds, all in one stack of parameters.
 
@@ -90,7 +80,7 @@ def train_models(
         λ · mean ‖T(p ⊕ s) − T(s)‖²
 
     over logits T at the counted positions of s. p is a nest of brackets of random types; its depth is drawn again for
-    each step.
+    each step. ``progress`` is called with a note after each epoch: its number, and the mean loss of the members.
 
     Examples:
         >>> import torch
@@ -104,8 +94,8 @@ def train_models(
         InputError: For settings that do not fit the language.
         NumericalError: If a loss is NaN or infinite.
     """
-    training = training or DyckTraining()
-    data = config.language.sample(training, training.training_sequences, 0).to(device)
+    language = config.language
+    data = language.sample(training, training.training_sequences, 0).to(device)
     models = [new_model(config, seed) for seed in seeds]
     stack = Stack(models, device)
     if training.attention == "uniform":
@@ -113,82 +103,54 @@ def train_models(
         for name, value in stack.parameters.items():
             if ".q_proj." in name or ".k_proj." in name:
                 value.requires_grad_(False).zero_()
-    losses = []
-    for epoch, entropies in enumerate(_epochs(config.language, stack, data, training, seeds)):
-        losses.append(entropies.cpu())
-        if not bool(torch.isfinite(losses[-1]).all()):
-            raise NumericalError(
-                f"a loss is not finite in epoch {epoch + 1}; lower the learning rate"
-            )
-        if progress:
-            progress(epoch + 1, training.epochs, float(losses[-1].mean()))
-    for member, model in enumerate(models):
-        model.load_state_dict({name: value[member] for name, value in stack.parameters.items()})
-    return Trained([model.eval() for model in models], torch.stack(losses))
-
-
-def _epochs(
-    language: Dyck,
-    stack: Stack,
-    data: Tensor,
-    training: DyckTraining,
-    seeds: Sequence[int],
-) -> Iterator[Float[Tensor, " member"]]:
-    """Train in place, and yield each member's mean cross-entropy after every epoch."""
-    trained = [value for value in stack.parameters.values() if value.requires_grad]
     optimiser = torch.optim.AdamW(
-        trained, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True
+        stack.parameters.values(),
+        lr=training.learning_rate,
+        weight_decay=training.weight_decay,
+        fused=True,
     )
     schedule = torch.optim.lr_scheduler.LambdaLR(
         optimiser, lambda epoch: (1 + cos(pi * epoch / training.epochs)) / 2
     )
-    generators = [seeded(seed) for seed in seeds]
+    generators = list(map(seeded, seeds))
     # Drawn once for all members, so that their sequences have the same length and do not depend on other members.
-    nests = seeded(0)
-    for _ in range(training.epochs):
-        order = torch.stack(
-            [torch.randperm(len(data), generator=generator) for generator in generators]
-        )
-        total = torch.zeros(len(seeds), device=data.device)
-        for batch in order.to(data.device).split(training.batch_size, 1):
+    nests, means = seeded(0), []
+    for epoch in range(1, training.epochs + 1):
+        order = [torch.randperm(len(data), generator=generator) for generator in generators]
+        total = torch.zeros(len(seeds), device=device)
+        for batch in torch.stack(order).to(device).split(training.batch_size, 1):
+            inputs, labels = data[batch][..., :-1], data[batch][..., 1:]
+            logits, closing = stack.logits(inputs), language.is_close(labels)
+            weight = closing / closing.sum((1, 2), keepdim=True)
+            errors = cross_entropy(logits.flatten(0, 2), labels.flatten(), reduction="none")
+            loss = entropy = (errors.view_as(weight) * weight).sum((1, 2))
+            if training.contrast > 0:
+                depth = int(torch.randint(1, language.max_depth + 1, (), generator=nests))
+                longer = stack.logits(behind_nests(language, inputs, depth, generators))
+                # The start token is before the nest: only later positions have a counterpart.
+                gap = (longer[:, :, 2 * depth + 1 :] - logits[:, :, 1:]).square().mean(-1)
+                later = weight[..., 1:]
+                contrast = (gap * later).sum((1, 2)) / later.sum((1, 2))
+                loss = entropy + training.contrast * contrast
             optimiser.zero_grad()
-            depth = int(torch.randint(1, language.max_depth + 1, (), generator=nests))
-            entropy, contrast = _losses(language, stack, data[batch], training, depth, generators)
-            (entropy + contrast).sum().backward()
+            loss.sum().backward()
             optimiser.step()
             total += entropy.detach() * batch.shape[1]
         schedule.step()
-        yield total / len(data)
-
-
-def _losses(
-    language: Dyck,
-    stack: Stack,
-    tokens: Tensor,
-    training: DyckTraining,
-    depth: int,
-    generators: Sequence[torch.Generator],
-) -> tuple[Float[Tensor, " member"], Float[Tensor, " member"]]:
-    """Return each member's cross-entropy and its weighted contrastive term."""
-    inputs, labels = tokens[..., :-1], tokens[..., 1:]
-    closing = language.is_close(labels)
-    weight = closing / closing.sum((1, 2), keepdim=True)
-    logits = stack.logits(inputs)
-    errors = functional.cross_entropy(logits.flatten(0, 2), labels.flatten(), reduction="none")
-    entropy = (errors.view_as(weight) * weight).sum((1, 2))
-    if training.contrast == 0:
-        return entropy, torch.zeros_like(entropy)
-    longer = stack.logits(behind_nests(language, inputs, depth, generators))
-    # The start token is before the nest: only later positions have a counterpart.
-    gap = (longer[:, :, 2 * depth + 1 :] - logits[:, :, 1:]).square().mean(-1)
-    later = weight[..., 1:]
-    contrast = (gap * later).sum((1, 2)) / later.sum((1, 2)).clamp_min(1e-12)
-    return entropy, training.contrast * contrast
+        mean = total.cpu() / len(data)
+        means.append(mean)
+        if not mean.isfinite().all():
+            raise NumericalError(f"a loss is not finite in epoch {epoch}; lower the learning rate")
+        if progress:
+            progress(f"epoch {epoch} of {training.epochs}, loss {mean.mean():.4f}")
+    for member, model in enumerate(models):
+        model.load_state_dict({name: value[member] for name, value in stack.parameters.items()})
+    return Trained([model.cpu().eval() for model in models], torch.stack(means))
 
 
 def behind_nests(
     language: Dyck,
-    inputs: Int[Tensor, "member batch n"],
+    inputs: Members,
     depth: int,
     generators: Sequence[torch.Generator],
 ) -> Int[Tensor, "member batch longer"]:
@@ -196,8 +158,11 @@ def behind_nests(
 
     Each member's generator draws the types of the ``depth`` pairs for all its sequences.
     """
-    size = (inputs.shape[1], depth)
-    kinds = [torch.randint(language.types, size, generator=generator) for generator in generators]
+    kinds = [
+        torch.randint(language.types, (inputs.shape[1], depth), generator=generator)
+        for generator in generators
+    ]
     opens = SPECIAL + torch.stack(kinds).to(inputs.device)
-    nest = torch.cat([opens, (opens + language.types).flip(-1)], -1)
-    return torch.cat([inputs[..., :1], nest, inputs[..., 1:]], -1)
+    return torch.cat(
+        [inputs[..., :1], opens, (opens + language.types).flip(-1), inputs[..., 1:]], -1
+    )

@@ -122,7 +122,7 @@ class Reversal(Result):
     def best_head(self) -> int:
         """Return the head whose W matches the antidiagonal best at any threshold on the mean."""
         means = self.sweep.filter(scale="mean", weights="raw")
-        return int(means.sort("score", "head", descending=[True, False])["head"][0])
+        return int(means.sort("score", descending=True, maintain_order=True)["head"][0])
 
     def best_sweep(self) -> pl.DataFrame:
         """Return the sweep of the best head's raw weights, in units of the mean."""
@@ -155,12 +155,25 @@ class Reversal(Result):
     def maps(self) -> Charts:
         """Return attention on the first input, and W of the best head at some thresholds (Fig. 1, 2)."""
         tokens = [str(token) for token in self.source[0].tolist()]
-        places = [*map(str, range(len(tokens)))]
+        places = list(map(str, range(len(tokens))))
         mean = self.weights[self.best_head()].mean(0)
         heads = {f"head {head}": maps[0] for head, maps in enumerate(self.weights)}
         cut = {f"l = {level:g}": structure_weights(mean, level) for level in SHOWN}
-        first, second = f"Cross attention, {self.model}", f"W by threshold l, {self.model}"
         return {
-            "attention": token_map(heads, tokens[::-1], tokens, first, side=180, domain=(0, 1)),
-            "structures": token_map(cut, places, places, second, columns=4, domain=(0, 1)),
+            "attention": token_map(
+                heads,
+                tokens[::-1],
+                tokens,
+                f"Cross attention, {self.model}",
+                side=180,
+                domain=(0, 1),
+            ),
+            "structures": token_map(
+                cut,
+                places,
+                places,
+                f"W by threshold l, {self.model}",
+                columns=4,
+                domain=(0, 1),
+            ),
         }

@@ -32,7 +32,7 @@ CrossAttention = tuple[
 """Weights, values and output projections of the attention of a decoder to its encoder."""
 
 
-def before(target: Int[Tensor, "batch m"], start: int) -> Int[Tensor, "batch m"]:
+def before(target: Sequences, start: int) -> Sequences:
     """Return the decoder's input: a start token, then the target without its last token."""
     return nn.functional.pad(target[:, :-1], (1, 0), value=start)
 
@@ -66,9 +66,8 @@ def train_reverser(
     course = []
     for epoch in range(1, settings.epochs + 1):
         model.train()
-        rows = torch.randperm(len(train), generator=generator).split(settings.batch_size)
-        total = 0.0
-        for chosen in rows:
+        total, order = 0.0, torch.randperm(len(train), generator=generator)
+        for chosen in order.split(settings.batch_size):
             source = train[chosen]
             target = source.flip(-1)
             loss = nn.functional.cross_entropy(
@@ -84,12 +83,11 @@ def train_reverser(
         tell(f"epoch {epoch} of at most {settings.epochs}, validation accuracy {accuracy:.3f}")
         if accuracy >= settings.accuracy:
             break
-    model.eval()
     return course
 
 
 @torch.no_grad()
-def token_accuracy(model: nn.Module, source: Int[Tensor, "sequence n"]) -> tuple[float, float]:
+def token_accuracy(model: nn.Module, source: Sequences) -> tuple[float, float]:
     """Return the share of tokens that are right, given the right ones before, and of sequences without a wrong one."""
     model.eval()
     parts = source.split(256)
@@ -111,9 +109,7 @@ class AttentionReverser(nn.Module):
         self.decoder = nn.LSTM(vocabulary + 1, hidden, batch_first=True)
         self.dense = nn.Linear(2 * hidden, vocabulary)
 
-    def forward(
-        self, source: Sequences, target: Int[Tensor, "batch m"]
-    ) -> Float[Tensor, "batch m v"]:
+    def forward(self, source: Sequences, target: Sequences) -> Float[Tensor, "batch n v"]:
         """Return logits of every target token, given those before it."""
         return self._read(source, target)[0]
 
@@ -168,9 +164,7 @@ class TransformerReverser(nn.Module):
         )
         self.model = BartForConditionalGeneration(config)
 
-    def forward(
-        self, source: Sequences, target: Int[Tensor, "batch m"]
-    ) -> Float[Tensor, "batch m v"]:
+    def forward(self, source: Sequences, target: Sequences) -> Float[Tensor, "batch n v"]:
         """Return logits of every target token, given those before it."""
         decoded = before(target, self.start_token)
         return self.model(source, decoder_input_ids=decoded, use_cache=False).logits
@@ -178,8 +172,7 @@ class TransformerReverser(nn.Module):
     def cross_attention(self, source: Sequences) -> CrossAttention:
         """Return the decoder's attention to the encoder, each token given the right ones before it."""
         texts = [
-            [head for head in text.heads if head.kind == "cross"]
-            for text in self.lens.capture(self.batch(source), weights=True)
+            [*text.layers[-1].heads] for text in self.lens.capture(self.batch(source), weights=True)
         ]
 
         def stacked(part: str) -> Tensor:
@@ -258,7 +251,7 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
             "whole": sequences,
             "written": model.written(test) if isinstance(model, AttentionReverser) else None,
         }
-        nullity = numerical_rank(values, projection).nullity.double().mean(-1).tolist()
+        nullity = numerical_rank(values, projection).nullity.double().mean(-1)
         # The same values of l are used on the sum as on the mean, so that the two scales can be compared.
         sweep = [
             {"head": head, "weights": name, **swept}
@@ -279,15 +272,14 @@ class ReversalStudy(Study[ReversalSettings, Reversal]):
                 perturbations += perturbation_rows(lens, item, text, structures, settings.seed)
         rows = {
             "table": [row],
-            "heads": [{"head": head, "nullity": value} for head, value in enumerate(nullity)],
+            "heads": [{"head": head, "nullity": float(mean)} for head, mean in enumerate(nullity)],
             "course": course,
             "sweep": sweep,
             "perturbations": perturbations,
         }
-        tables = {name: table_of(columns, rows[name]) for name, columns in Reversal.schema.items()}
         # Where T has no null space, effective weights are the weights themselves: safetensors refuses shared tensors.
         return Output(
-            tables,
+            {name: table_of(columns, rows[name]) for name, columns in Reversal.schema.items()},
             {"cross.weights": weights, "cross.effective": effective.clone(), "source": source},
         )
 

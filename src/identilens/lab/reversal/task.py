@@ -74,7 +74,7 @@ def best_range(sweep: pl.DataFrame) -> tuple[float, float, float]:
 
     Scores within 0.001 of the best count as it; the sweep has one scale, and thresholds in rising order.
     """
-    score, best = pl.col("score"), pl.col("score").arg_max()
+    score = pl.col("score")
     run = (score >= score.max() - 1e-3).rle_id()
-    thresholds = sweep.filter(run == run.get(best))["threshold"]
+    thresholds = sweep.filter(run == run.get(score.arg_max()))["threshold"]
     return sweep["score"].max(), thresholds[0], thresholds[-1]  # pyright: ignore[reportReturnType] columns of floats

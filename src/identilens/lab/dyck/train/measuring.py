@@ -1,6 +1,7 @@
 """Measures of trained Dyck models: accuracy, attention patterns, and what each head's attention is used for."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import product
 from statistics import fmean
 
 import polars as pl
@@ -10,16 +11,15 @@ from torch import Tensor
 
 from identilens.lab.drawing import seeded
 from identilens.lab.dyck.balance import measure_balance, second_layer
-from identilens.lab.dyck.configuration import DyckConfig
 from identilens.lab.dyck.evaluation import closing_accuracy
-from identilens.lab.dyck.language import Dyck, with_start
+from identilens.lab.dyck.language import Dyck, Tokens, with_start
 from identilens.lab.dyck.modeling import DyckForCausalLM, attention_weights
-from identilens.lab.dyck.parsing import parse, probe_prefix, token_names
+from identilens.lab.dyck.parsing import parse, probe_prefix
 from identilens.lab.dyck.settings import DyckSetting, Measuring
 from identilens.lab.dyck.tokenizer import bracket_tokenizer
-from identilens.lab.dyck.train.result import DyckRuns
+from identilens.lab.dyck.train.result import FACTS, DyckRuns
 from identilens.lab.dyck.training import Trained
-from identilens.models.inputs import Item
+from identilens.measures.structure.weights import normalise_rows
 from identilens.models.interface import AttentionCall
 from identilens.models.lens import Lens
 from identilens.runs.tables import Row, Tables, table_of
@@ -47,12 +47,14 @@ def attention_variation(patterns: Float[Tensor, "seed n n"], *, with_start: bool
     flat = compared.double().flatten(1)
     squares = torch.cdist(flat, flat).square()
     total = float(squares.sum())
-    error = torch.nan
-    if seeds > 2:
-        left_out = (total - 2 * squares.sum(1)) / ((seeds - 1) * (seeds - 2))
-        error = float(((seeds - 1) / seeds * (left_out - left_out.mean()).square().sum()).sqrt())
-    value = total / (seeds * (seeds - 1))
-    return {"value": value, "error": error, "seeds": seeds, "size": size}
+    # Two patterns divide 0 by 0.
+    left_out = (total - 2 * squares.sum(1)) / ((seeds - 1) * (seeds - 2))
+    return {
+        "value": total / (seeds * (seeds - 1)),
+        "error": float(left_out.std(correction=0)) * (seeds - 1) ** 0.5,
+        "seeds": seeds,
+        "size": size,
+    }
 
 
 def random_baselines(
@@ -74,26 +76,20 @@ def random_baselines(
         {('even_on_simplex', False): 1.3, ('softmax_of_normals', False): 1.4, ('even_on_simplex', True): 1.5,
         ('softmax_of_normals', True): 1.6}
     """
-    baselines = {}
-    generator = seeded(0)
-    left_out = 0 if with_start else 1
+    baselines, generator, left_out = {}, seeded(0), int(not with_start)
     for causal in (False, True):
-        visible = torch.ones(size, size)
-        if causal:
-            visible = visible.tril()
+        visible = torch.ones(size, size).tril(0 if causal else size)
         entries = visible.sum(1).double()[left_out:]
-        exact = 2 * (1 - 1 / entries) ** (1 + left_out) / (entries + 1)
-        logits = torch.randn(2, draws, size, size, generator=generator) + visible.log()
-        first, second = torch.softmax(logits, -1)[..., left_out:, left_out:]
-        distances = (first - second).square().sum((1, 2)).double()
-        baselines["even_on_simplex", causal] = float(exact.sum())
-        baselines["softmax_of_normals", causal] = float(distances.mean())
+        squares = 2 * (1 - 1 / entries) ** (1 + left_out) / (entries + 1)
+        baselines["even_on_simplex", causal] = float(squares.sum())
+        normals = torch.randn(2, draws, size, size, generator=generator)
+        first, second = (normals + visible.log()).softmax(-1)[..., left_out:, left_out:]
+        squares = (first - second).square().sum((1, 2)).double()
+        baselines["softmax_of_normals", causal] = float(squares.mean())
     return baselines
 
 
-def stack_likeness(
-    language: Dyck, weights: Float[Tensor, "count n n"], tokens: Int[Tensor, "count n"]
-) -> Row:
+def stack_likeness(language: Dyck, weights: Float[Tensor, "count n n"], tokens: Tokens) -> Row:
     """Return how stack-like attention is (the pattern of Ebrahimi et al. 2020 and Yao et al. 2021).
 
     The queries are closing brackets after which the stack is not empty. There the next closing bracket depends on the
@@ -111,15 +107,12 @@ def stack_likeness(
     """
     parsed = parse(language, tokens)
     chosen = language.is_close(tokens) & (parsed.depth > 0)
-    sequence, query = chosen.nonzero(as_tuple=True)
-    rows = weights[sequence, query].double()
-    top = parsed.top_place[chosen]
-    measures = {
-        "stack_weight": rows.gather(1, top[:, None])[:, 0],
-        "stack_first": (rows.argmax(1) == top).double(),
-        "even_weight": 1 / (query + 1.0),
+    rows, top = weights[chosen].double(), parsed.top_place[chosen]
+    return {
+        "stack_weight": float(rows.gather(1, top[:, None]).mean()),
+        "stack_first": float((rows.argmax(1) == top).double().mean()),
+        "even_weight": float((1 / (chosen.nonzero()[:, 1] + 1.0)).mean()),
     }
-    return {name: float(measure.mean()) for name, measure in measures.items()}
 
 
 LOOKS = 0.5
@@ -129,138 +122,121 @@ UNUSED = 0.01
 """Fall of accuracy up to which a head's pattern counts as unused."""
 
 
-def dyck_lens(model: DyckForCausalLM, name: str) -> Lens:
+def dyck_lens(model: DyckForCausalLM) -> Lens:
     """Return a lens on a Dyck model that reads bracket strings."""
-    return Lens(model, bracket_tokenizer(model.config.language), name=name)
+    return Lens(model, bracket_tokenizer(model.config.language))
 
 
-def head_rows(
-    model: DyckForCausalLM, tokens: Int[Tensor, "count n"], *, draws: int = 3
-) -> list[Row]:
-    """Return, for every head of a model, how stack-like it looks and what changing its attention does.
+def head_rows(model: DyckForCausalLM, tokens: Tokens, *, draws: int = 3) -> Iterator[Row]:
+    """Yield, for every head of a model, how stack-like it looks and what changing its attention does.
 
     ``removed``: the head's output is zero. ``even``: every visible key has the same weight. ``random``: rows even on
     the simplex of visible keys, the mean over several draws. ``looks``: at least half of a closing bracket's attention
     lies on the last unmatched bracket, on average. ``used``: one of the three lowers accuracy by more than 0.01.
     """
-    language, lens = model.config.language, dyck_lens(model, "heads")
-    items = [Item({"input_ids": row}, {"encoder": ("",) * len(row)}) for row in tokens[:, :-1]]
-    sites = lens.sites(items[0])
-    parsed = parse(language, tokens)
-    closing = (parsed.depth[:, :-1] > 0) & language.is_close(tokens[:, 1:])
+    language, inputs = model.config.language, tokens[:, :-1]
+    lens, parsed = dyck_lens(model), parse(language, inputs)
+    items = lens.read(inputs.tolist())
+    closing = (parsed.depth > 0) & language.is_close(tokens[:, 1:])
     weights: dict[int, Tensor] = {}
 
-    def accuracy(index: int = 0, head: int = 0, pattern: Tensor | None = None) -> float:
+    def accuracy(layer: int = 0, head: int = 0, pattern: Tensor | None = None) -> float:
         """Return the accuracy with one head's attention replaced, or keep every head's attention."""
 
         def handle(call: AttentionCall) -> Tensor:
             output, attention = call.attend()
             if pattern is None:
                 weights[call.index] = attention
-            elif call.index == index:
+            elif call.index == layer:
                 output[:, :, head] = pattern.to(call.value) @ call.value[:, head]
             return output
 
-        output = lens.run(items, handle, task_head=True, changes=pattern is not None)
-        logits = output.logits[..., language.closing]
-        return float((logits.argmax(-1) == parsed.top_type[:, :-1])[closing].double().mean())
+        logits = lens.run(items, handle, task_head=True).logits[..., language.closing]
+        return float((logits.argmax(-1) == parsed.top_type)[closing].double().mean())
 
-    intact = accuracy()
-    shape = weights[0][:, 0].shape
-    generators = [seeded(draw) for draw in range(draws)]
+    intact, shape = accuracy(), (*inputs.shape, inputs.shape[1])
     # Exponential variables divided by their sum are even on the simplex.
-    drawn = [torch.empty(shape).exponential_(generator=generator) for generator in generators]
-    visible = torch.stack([torch.ones(shape), *drawn]).tril()
-    even, *random = visible / visible.sum(-1, keepdim=True)
-    patterns = {"removed": [torch.zeros(shape)], "even": [even], "random": random}
-    rows = []
-    for index, site in enumerate(sites):
-        for head in range(site.heads):
-            looks = stack_likeness(language, weights[index][:, head], tokens[:, :-1])
-            fallen = {
-                what: fmean(accuracy(index, head, pattern) for pattern in some)
-                for what, some in patterns.items()
-            }
-            fall = intact - min(fallen.values())
-            rows.append(
-                {
-                    "layer": site.layer,
-                    "head": head,
-                    **looks,
-                    "accuracy": intact,
-                    **fallen,
-                    "largest_fall": fall,
-                    "looks": looks["stack_weight"] >= LOOKS,
-                    "used": fall > UNUSED,
-                }
-            )
-    return rows
+    drawn = [torch.empty(shape).exponential_(generator=seeded(draw)) for draw in range(draws)]
+    patterns = normalise_rows(torch.stack([torch.zeros(shape), torch.ones(shape), *drawn]).tril())
+    for layer, head in product(weights, range(model.config.num_attention_heads)):
+        looks = stack_likeness(language, weights[layer][:, head], inputs)
+        removed, even, *random = (accuracy(layer, head, pattern) for pattern in patterns)
+        changed = {"removed": removed, "even": even, "random": fmean(random)}
+        fall = intact - min(changed.values())
+        yield {
+            "layer": layer,
+            "head": head,
+            **looks,
+            "accuracy": intact,
+            **changed,
+            "largest_fall": fall,
+            "looks": looks["stack_weight"] >= LOOKS,
+            "used": fall > UNUSED,
+        }
+
+
+_NAMES = {
+    "types": "bracket_types",
+    "depth": "max_depth",
+    "layers": "num_hidden_layers",
+    "heads": "num_attention_heads",
+}
+"""Names of the configuration's fields, where the table has others."""
 
 
 def measure_models(
     setting: DyckSetting, seeds: Sequence[int], trained: Trained, measuring: Measuring
 ) -> Tables:
     """Return the tables of `DyckRuns` for models trained in one setting."""
-    config, schema = DyckConfig(**setting.config), DyckRuns.schema
-    language, training = config.language, setting.training
+    config, training = trained.models[0].config, setting.training
+    language = config.language
     # These seeds are not those of the training sets.
     short = language.sample(training, measuring.sequences, 1_000_004)
-    generator = seeded(2_000_004)
     shortest, longest = measuring.lengths
-    long = with_start(language.sample_prefixes(measuring.long_sequences, longest, generator))
+    long = with_start(
+        language.sample_prefixes(measuring.long_sequences, longest, seeded(2_000_004))
+    )
     test = language.sample(training, measuring.head_sequences, 3_000_001)
-    trained_by = ("data", "learning_rate", "weight_decay", "contrast", "epochs")
-    facts = {
-        "setting": setting.name,
-        "types": config.bracket_types,
-        "depth": config.max_depth,
-        "layers": config.num_hidden_layers,
-        "heads": config.num_attention_heads,
-        "block": config.block,
-        "first_layer": config.first_layer,
-        "positions": config.positions,
-        **{name: getattr(training, name) for name in trained_by},
-    }
-    table, curves, heads = [], [], []
-    members = zip(seeds, trained.models, trained.losses.T.tolist(), strict=True)
-    for seed, model, losses in members:
+    known = {**vars(config), **vars(training)}
+    facts = {name: known[_NAMES.get(name, name)] for name in FACTS}
+    rows = {"table": [], "curves": [], "heads": []}
+    for seed, model, losses in zip(seeds, trained.models, trained.losses.T.tolist(), strict=True):
         key = {"setting": setting.name, "seed": seed}
-        usual = closing_accuracy(model, short)
         later = closing_accuracy(model, long, shortest)
-        table.append(
-            {
-                **facts,
-                "seed": seed,
-                "loss": losses[-1],
-                **vars(usual),
-                "long_argmax": later.argmax,
-                "long_threshold": later.threshold,
-                **balance_of(model),
-            }
-        )
-        curves += [{**key, "epoch": epoch, "loss": loss} for epoch, loss in enumerate(losses, 1)]
-        heads += [{**key, **row} for row in head_rows(model, test, draws=measuring.draws)]
-    kept = pattern_table(setting.name, seeds, trained.models, probe_tokens(config))
+        measures = {
+            "loss": losses[-1],
+            **vars(closing_accuracy(model, short)),
+            "long_argmax": later.argmax,
+            "long_threshold": later.threshold,
+            **balance_of(model),
+        }
+        rows["table"].append({**key, **facts, **measures})
+        rows["curves"] += [
+            {**key, "epoch": epoch, "loss": loss} for epoch, loss in enumerate(losses, 1)
+        ]
+        rows["heads"] += [{**key, **row} for row in head_rows(model, test, draws=measuring.draws)]
     return {
-        "table": table_of(schema["table"], table),
-        "curves": table_of(schema["curves"], curves),
-        "heads": table_of(schema["heads"], heads),
-        "patterns": kept,
-        # Variation needs all seeds: parts keep the patterns, and joining them makes the table.
-        "variation": kept,
+        **{name: table_of(DyckRuns.schema[name], rows[name]) for name in rows},
+        "patterns": pattern_table(
+            setting.name, seeds, trained.models, with_start(probe_prefix(language))
+        ),
     }
 
 
 def balance_of(model: DyckForCausalLM) -> Row:
     """Return the balance behind a minimal first layer, None where model or language have no such thing."""
-    config: DyckConfig = model.config
-    alone = config.block == "minimal" and config.num_attention_heads == 1
-    if not alone or min(config.bracket_types, config.max_depth) < 2:
+    config = model.config
+    if (
+        config.block != "minimal"
+        or config.num_attention_heads > 1
+        or min(config.bracket_types, config.max_depth) < 2
+    ):
         return dict.fromkeys(("violation", "largest_violation", "condition"))
     embeddings = model.get_buffer("dyck.embeddings.symbol_table")[:, : config.d_in]
-    embeddings = model.get_submodule("dyck.layers.0.norm_1")(embeddings).detach()
-    layer = second_layer(embeddings, *attention_weights(model, 0))
-    return vars(measure_balance(config.language, layer))
+    normed = model.get_submodule("dyck.layers.0.norm_1")(embeddings).detach()
+    return vars(
+        measure_balance(config.language, second_layer(normed, *attention_weights(model, 0)))
+    )
 
 
 def pattern_table(
@@ -270,29 +246,21 @@ def pattern_table(
     prefix: Int[Tensor, " n"],
 ) -> pl.DataFrame:
     """Return the attention of every head of every model on a prefix behind a start token."""
-    names = token_names(models[0].config.language)
-    written = [names[token] for token in prefix.tolist()]
-    rows = []
-    for seed, model in zip(seeds, models, strict=True):
-        captured = next(dyck_lens(model, "probe").capture([prefix.tolist()], weights=True))
-        rows += [
-            {
-                "setting": setting,
-                "seed": seed,
-                "layer": head.layer,
-                "head": head.head,
-                "size": len(prefix),
-                "tokens": written,
-                "weights": head.attention.float().flatten().tolist(),
-            }
-            for head in captured.heads
-        ]
+    rows = [
+        {
+            "setting": setting,
+            "seed": seed,
+            "layer": head.layer,
+            "head": head.head,
+            "size": len(prefix),
+            "tokens": captured.tokens["encoder"],
+            "weights": head.attention.float().flatten().tolist(),
+        }
+        for seed, model in zip(seeds, models, strict=True)
+        for captured in dyck_lens(model).capture([prefix.tolist()], weights=True)
+        for head in captured.heads
+    ]
     return table_of(DyckRuns.schema["patterns"], rows)
-
-
-def probe_tokens(config: DyckConfig) -> Int[Tensor, " n"]:
-    """Return the prefix with all brackets at all depths behind a start token."""
-    return with_start(probe_prefix(config.language)[None])[0]
 
 
 def variation_table(patterns: pl.DataFrame) -> pl.DataFrame:
@@ -310,7 +278,7 @@ def variation_table(patterns: pl.DataFrame) -> pl.DataFrame:
                     **dict(zip(places, key, strict=True)),
                     "with_start": start,
                     **attention_variation(maps, with_start=start),
-                    **{name: value for (name, causal), value in baselines.items() if causal},
+                    **{name: baselines[name, True] for name, _ in baselines},
                 }
             )
     return table_of(DyckRuns.schema["variation"], rows)

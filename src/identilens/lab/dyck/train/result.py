@@ -12,11 +12,19 @@ from identilens.charts.kit import Charts, bars, rule, scatter, strip
 from identilens.charts.labels import file_names
 from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
-from identilens.runs.tables import Columns, counted, decimals, integers
+from identilens.runs.tables import counted, decimals, integers
 
-_MODEL = {"setting": pl.String, "seed": pl.Int64}
-_HEAD = {**_MODEL, "layer": pl.Int64, "head": pl.Int64}
-_PLACE: Columns = {"setting": pl.String, "layer": pl.Int64, "head": pl.Int64}
+FACTS = {
+    **integers("types", "depth", "layers", "heads"),
+    **dict.fromkeys(("block", "first_layer", "positions", "data"), pl.String),
+    **decimals("learning_rate", "weight_decay", "contrast"),
+    **integers("epochs"),
+}
+"""What is known of a model before its training."""
+
+_MODEL = {"setting": pl.String, **integers("seed")}
+_HEAD = {**_MODEL, **integers("layer", "head")}
+_PLACE = {"setting": pl.String, **integers("layer", "head")}
 _SHOWN = 8
 """Seeds in a gallery on paper."""
 
@@ -98,14 +106,8 @@ class DyckRuns(Result):
     schema: ClassVar = {
         "table": {
             "setting": pl.String,
-            **integers("types", "depth", "layers", "heads"),
-            "block": pl.String,
-            "first_layer": pl.String,
-            "positions": pl.String,
-            "data": pl.String,
-            **decimals("learning_rate", "weight_decay", "contrast"),
-            "epochs": pl.Int64,
-            "seed": pl.Int64,
+            **FACTS,
+            **integers("seed"),
             **decimals(
                 "loss",
                 "argmax",
@@ -117,7 +119,7 @@ class DyckRuns(Result):
                 "condition",
             ),
         },
-        "curves": {**_MODEL, "epoch": pl.Int64, "loss": pl.Float64},
+        "curves": {**_MODEL, **integers("epoch"), **decimals("loss")},
         "heads": {
             **_HEAD,
             **decimals(
@@ -135,15 +137,14 @@ class DyckRuns(Result):
         },
         "patterns": {
             **_HEAD,
-            "size": pl.Int64,
+            **integers("size"),
             "tokens": pl.List(pl.String),
             "weights": pl.List(pl.Float32),
         },
         "variation": {
             **_PLACE,
             "with_start": pl.Boolean,
-            "size": pl.Int64,
-            "seeds": pl.Int64,
+            **integers("size", "seeds"),
             **decimals("value", "error", "even_on_simplex", "softmax_of_normals"),
         },
     }
@@ -213,9 +214,11 @@ class DyckRuns(Result):
         measures = pl.col(
             "loss", "argmax", "threshold", "long_argmax", "long_threshold", "violation"
         )
-        errors = (measures.std() / pl.len().sqrt()).name.suffix("_error")
         return self.table.group_by("setting", maintain_order=True).agg(
-            pl.len().alias("seeds"), measures.mean(), errors, argmax_least=pl.col("argmax").min()
+            pl.len().alias("seeds"),
+            measures.mean(),
+            (measures.std() / pl.len().sqrt()).name.suffix("_error"),
+            argmax_least=pl.min("argmax"),
         )
 
     def misleading(self) -> pl.DataFrame:
@@ -223,7 +226,7 @@ class DyckRuns(Result):
         looks, used = pl.col("looks"), pl.col("used")
         return self.heads.group_by("setting", "layer", maintain_order=True).agg(
             pl.len().alias("heads"),
-            pl.col("stack_weight", "largest_fall").mean(),
+            pl.mean("stack_weight", "largest_fall"),
             misleading=(looks & ~used).sum(),
             stack_and_used=(looks & used).sum(),
             used_unlike_a_stack=(~looks & used).sum(),
@@ -232,21 +235,26 @@ class DyckRuns(Result):
 
     def subject(self) -> str:
         """Return the numbers of settings and seeds."""
-        settings, seeds = len(self.settings), self.table["seed"].n_unique()
-        return f"{counted(settings, 'setting')}, {counted(seeds, 'seed')} each"
+        seeds = self.table["seed"].n_unique()
+        return f"{counted(len(self.settings), 'setting')}, {counted(seeds, 'seed')} each"
 
     def variation_by_head(self) -> pl.DataFrame:
         """Return the variation without the start token, by setting, layer and head in words."""
-        name = pl.format("{}, layer {}, head {}", "setting", "layer", "head").alias("place")
-        return self.variation.filter(~pl.col("with_start")).select(
-            name, pl.exclude("with_start", "value", *_PLACE), between_seeds="value"
+        return self.variation.filter(with_start=False).select(
+            pl.format("{}, layer {}, head {}", *_PLACE).alias("place"),
+            pl.exclude("with_start", "value", *_PLACE),
+            between_seeds="value",
         )
 
     def summary(self) -> Finding:
         """Return accuracies, the variation of the last layer, and how many heads only look like a stack."""
         means, shown = self.means(), self.heads.filter("looks")
-        of_setting = self.variation.filter(~pl.col("with_start")).sort("layer", "head")
-        last = of_setting.group_by("setting", maintain_order=True).last()
+        last = (
+            self.variation.filter(with_start=False)
+            .sort("layer", "head")
+            .group_by("setting", maintain_order=True)
+            .last()
+        )
         shortest, longest = self.provenance["settings"]["lengths"]
         return Finding.of(
             _FINDING,
@@ -261,7 +269,7 @@ class DyckRuns(Result):
             random_most=last["even_on_simplex"].max(),
             looks=len(shown),
             heads=len(self.heads),
-            misleading=int((~shown["used"]).sum()),
+            misleading=len(shown.filter(used=False)),
             shortest=shortest,
             longest=longest,
         )
@@ -270,23 +278,25 @@ class DyckRuns(Result):
         """Return the attention of each setting's first seeds on the probe prefix (Wen et al. 2023, Fig. 1, 2, 7)."""
         charts: Charts = {}
         for setting, file in file_names(self.settings).items():
-            patterns = self.patterns.filter(setting=setting).sort(
-                "layer", "head", maintain_order=True
+            shown = (
+                self.patterns.filter(setting=setting)
+                .group_by("layer", "head")
+                .head(_SHOWN)
+                .sort("layer", "head", maintain_order=True)
             )
-            seeds = patterns["seed"].unique(maintain_order=True)[:_SHOWN]
-            shown = patterns.filter(pl.col("seed").is_in(seeds.implode()))
-            name = "seed {seed}, layer {layer}, head {head}"
             maps = {
-                name.format_map(row): torch.tensor(row["weights"]).view(row["size"], -1)
+                "seed {seed}, layer {layer}, head {head}".format_map(row): torch.tensor(
+                    row["weights"]
+                ).view(row["size"], -1)
                 for row in shown.iter_rows(named=True)
             }
-            tokens = ["S", *patterns["tokens"][0][1:]]
+            tokens = ["S", *shown["tokens"][0][1:]]
             charts[f"gallery_{file}"] = token_map(
                 maps,
                 tokens,
                 tokens,
                 setting,
-                columns=len(seeds),
+                columns=shown["seed"].n_unique(),
                 side=110,
                 domain=(0, 1),
             )

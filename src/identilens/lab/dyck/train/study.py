@@ -51,25 +51,30 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
         self, kinds: Sequence[DyckSetting] | None = None, *, settings: DyckTrainSettings
     ) -> None:
         super().__init__(settings)
-        self.kinds = [settings.kind()] if kinds is None else list(kinds)
-        seeds = settings.seeds
+        self.kinds, seeds = kinds or [settings.kind()], settings.seeds
         size = settings.at_once or len(seeds)
-        stacks = [list(seeds[start : start + size]) for start in range(0, len(seeds), size)]
-        self.parts = [(kind, stack) for kind in self.kinds for stack in stacks]
+        self.parts = [
+            (kind, seeds[start : start + size])
+            for kind in self.kinds
+            for start in range(0, len(seeds), size)
+        ]
 
     def identity(self) -> Identity:
         """Return the kinds of models and their training."""
         described = list(map(repr, self.kinds))
-        model = {"name": "Dyck transformers", "device": self.settings.device}
-        return Identity(model, described, {"settings": described})
+        return Identity(
+            {"name": "Dyck transformers", "device": self.settings.device},
+            described,
+            {"settings": described},
+        )
 
     def sizes(self) -> Sequence[int]:
         """Return the seeds of each part."""
         return [len(seeds) for _, seeds in self.parts]
 
     def finish(self, tables: Tables) -> Output:
-        """Return the tables, one of them joined over all parts."""
-        return Output({**tables, "variation": variation_table(tables["variation"])})
+        """Return the tables, with the variation, which needs all seeds."""
+        return Output({**tables, "variation": variation_table(tables["patterns"])})
 
     def run(self, part: int) -> Output:
         """Train some seeds of one kind, and return their measures."""
@@ -79,15 +84,15 @@ class DyckTrainStudy(Study[DyckTrainSettings, DyckRuns]):
             seeds,
             kind.training,
             device=self.settings.device,
-            progress=lambda epoch, epochs, loss: self.tell(
-                f"{kind.name}: epoch {epoch} of {epochs}, loss {loss:.4f}"
-            ),
+            progress=lambda note: self.tell(f"{kind.name}: {note}"),
         )
-        if self.folder is not None:
+        if self.folder:
             folder = self.folder / "models" / folder_name(kind.name)
             for seed, model in zip(seeds, trained.models, strict=True):
-                tokenizer = bracket_tokenizer(model.config.language)
-                write_folder(folder / f"seed{seed:03d}", partial(save_model, model, tokenizer))
+                write_folder(
+                    folder / f"seed{seed:03d}",
+                    partial(save_model, model, bracket_tokenizer(model.config.language)),
+                )
         return Output(measure_models(kind, seeds, trained, self.settings))
 
 
