@@ -42,7 +42,8 @@ _NONE = (
     "removal changes the model by no more than rounding does (the noise floor)."
 )
 _FINDING = """\
-{explanation} has the highest score, {mean:.3g}; random orders have {random:.3g} (p = {p:.2g}).
+The order of {explanation} follows best what removal does to the model: score {mean:.3g}; random orders have \
+{random:.3g} (p = {p:.2g}).
 Not better than random orders (p > {better}): {chance}.
 With other weights of the same head output its order agrees by {stable:.2f}.
 {decision}
