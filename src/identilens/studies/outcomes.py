@@ -69,7 +69,7 @@ def exactness(tolerance: str, outcome: str = "head") -> str:
         return "exactly"
     of = "the row's effect" if outcome in UNITS else "its length"
     if tolerance in ROUNDING:
-        return f"up to what rounding {of} to {tolerance} could change"
+        return f"up to a rounding of {of} to {tolerance}"
     words = tolerance.replace("%", f" % of {of}").replace("nats", " nats")
     return f"up to {words}".replace("change", " of relative change")
 
