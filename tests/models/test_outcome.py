@@ -169,7 +169,7 @@ def test_a_removal_runs_the_model_from_the_layer_of_the_head_on(monkeypatch, fam
     with first.register_forward_hook(lambda *_: seen.append(1)):
         assert later.without(number, [0, 1], "mean") != found
         assert (len(seen) == 0) == (later._layers.skipped(number) > 0)
-    monkeypatch.setattr(LaterLayers, "_leaving_out", lambda *_: 0)
+    monkeypatch.setattr(LaterLayers, "skipped", lambda *_: 0)
     assert found == pytest.approx(Answer(lens, item, "states").without(number, [0, 1]), rel=1e-5)
 
 

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from functools import cache
 from threading import Event, get_ident
 from typing import Any
 
@@ -29,7 +28,6 @@ class LaterLayers:
 
     Attributes:
         output: The model's output.
-        skipped: Returns how many attention calls a run leaves out that begins at the layer of an attention.
     """
 
     def __init__(self, lens: Lens, item: Item, options: dict[str, Any]) -> None:
@@ -37,7 +35,7 @@ class LaterLayers:
         self._lens, self._item, self._options = lens, item, options
         self._sites = lens.sites(item)
         self._outputs: dict[nn.Module, list[Any]] = defaultdict(list)
-        self.skipped = cache(self._leaving_out)
+        self._counts: dict[int, int] = {}
         earlier = map(self._earlier, range(len(self._sites)))
         kept = {layers[-1] for layers in earlier if layers}
 
@@ -54,22 +52,25 @@ class LaterLayers:
         with self._lens.capturing(handler, items, model):
             return self._lens.plain(items, model, **self._options)
 
-    def _leaving_out(self, number: int) -> int:
+    def skipped(self, number: int) -> int:
         """Return how many attention calls a run leaves out that begins at the layer of an attention.
 
         0 where layers cannot be left out: they are called several times, or the output would not be the model's own.
         """
-        layers, slot = self._earlier(number), self._sites[number].slot
-        plain = all(site.route is None and not site.gated for site in self._sites)
-        if not (slot and plain and layers and len(self._outputs[layers[-1]]) == 1):
-            return 0
-        with self._from(number):
-            again = self.run(AttentionCall.run)
-        name = "logits" if self.output.get("logits") is not None else next(iter(self.output))
-        if not relative(again[name], self.output[name]) <= NOISE[self._lens.dtype]:
-            return 0
-        places = (site.slot for site in self._sites if site.slot)
-        return sum(other[0] == slot[0] and other < slot for other in places)
+        if number not in self._counts:
+            layers, slot, count = self._earlier(number), self._sites[number].slot, 0
+            plain = all(site.route is None and not site.gated for site in self._sites)
+            if slot and plain and layers and len(self._outputs[layers[-1]]) == 1:
+                with self._from(number):
+                    again = self.run(AttentionCall.run)
+                name = (
+                    "logits" if self.output.get("logits") is not None else next(iter(self.output))
+                )
+                if relative(again[name], self.output[name]) <= NOISE[self._lens.dtype]:
+                    places = (site.slot for site in self._sites if site.slot)
+                    count = sum(other[0] == slot[0] and other < slot for other in places)
+            self._counts[number] = count
+        return self._counts[number]
 
     def changed(
         self, number: int, change: Callable[[AttentionCall, Tensor], None], copies: int = 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -284,21 +284,15 @@ class Answer:
         """The change of the outcome that single precision, in which it is derived, makes by itself: see `between`."""
         return self.between(self._entries_of(self._derived.output), self.unchanged)
 
-    @cached_property
-    def _from(self) -> Callable[[Suffixes, int], tuple[int, Tensor, Entries]]:
-        """Returns from where a text runs for changes in a row, and the outcome before that position and from there."""
-
-        @lru_cache(2)
-        @torch.no_grad()
-        def run(text: Suffixes, query: int) -> tuple[int, Tensor, Entries]:
-            full, start = self._entries_of(text.output), query if text.held else 0
-            before = self._since(text, AttentionCall.mixed, start) if start else full
-            earlier, later = full.split([len(full) - len(before), len(before)])
-            if relative(before, later) > NOISE[before.dtype]:
-                return 0, full[:0], full
-            return start, earlier, before
-
-        return run
+    @torch.no_grad()
+    def _from(self, text: Suffixes, query: int) -> tuple[int, Tensor, Entries]:
+        """Return from where a text runs for changes in a row, and the outcome before that position and from there."""
+        full, start = self._entries_of(text.output), query if text.held else 0
+        before = self._since(text, AttentionCall.mixed, start) if start else full
+        earlier, later = full.split([len(full) - len(before), len(before)])
+        if relative(before, later) > NOISE[before.dtype]:
+            return 0, full[:0], full
+        return start, earlier, before
 
     def _put(self, replacements: RowsOfHeads, row: int) -> Substitution:
         """Return what replaces a row of heads where it has another number."""

@@ -85,8 +85,7 @@ def keep_answer(
 
     def change(rows: HeadRows) -> float:
         # A sum of outputs is linear.
-        replaced = in_row(heads, query, rows)
-        return answer.change(query, replaced) if answer else predicted(rows)
+        return answer.change(query, in_row(heads, query, rows)) if answer else predicted(rows)
 
     rows, measured = raw, 0.0
     for _ in range(STEPS):
@@ -215,9 +214,9 @@ def _near(
     )
     space = joint_space(values, visible[0], FLOAT32_EPS * max(values.shape[1:]))
     row = (raw if rows is None else rows).flatten()
-    every = torch.ones_like(row, dtype=torch.bool)
-    nothing = in_row(heads, query, torch.zeros_like(raw))
-    effect = answer.change(query, nothing) if rows is None else None
+    every, effect = torch.ones_like(row, dtype=torch.bool), None
+    if rows is None:
+        effect = answer.change(query, in_row(heads, query, torch.zeros_like(raw)))
     kept = KeptOutcome(heads[0].projected, row, space, every, 1.0, effect, answer)
     rising = [head.values.double() @ slope for head, slope in zip(heads, slopes, strict=True)]
     return kept, torch.cat(rising)
