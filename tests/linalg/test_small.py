@@ -32,12 +32,11 @@ def test_projections_and_bases_of_outputs():
     visible[2] = visible[4]
     T = ProjectedValues.of(values)
     bases = T.output_bases(6, visible)
-    assert bases[2] is bases[4]
+    assert bases[2].data_ptr() == bases[4].data_ptr()
     for basis, seen in zip(bases, visible, strict=True):
         centred = torch.zeros_like(values)
         centred[seen] = values[seen] - values[seen].mean(0)
         assert_close(basis @ basis.mT, centred @ torch.linalg.pinv(centred, rtol=1e-9))
-    assert len({*map(id, T.output_bases(2))}) == 1
     assert_close(T.output_bases(2)[0], bases[5])
 
 

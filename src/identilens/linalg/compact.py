@@ -1,6 +1,5 @@
 """Projected values in a small orthonormal basis."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -36,18 +35,15 @@ class OutputFactor:
         rows, columns = projections[0].shape[-2:]
         if rows < columns:
             grams = [wide(part) @ wide(part).mT for part in projections]
-            lower, inverse, certified = inverse_cholesky(_joined(grams), tolerance=0.0)
+            lower, inverse, certified = inverse_cholesky(
+                torch.stack(grams).squeeze(0), tolerance=0.0
+            )
             if bool(certified.all()):
                 return cls(lower, inverse, columns)
-        matrix = _joined([*map(wide, projections)])
+        matrix = torch.stack([*map(wide, projections)]).squeeze(0)
         lower = torch.linalg.qr(matrix.mT, mode="r").R.mT
         inverse = inverse_of(lower) if rows <= columns else torch.full_like(lower.mT, torch.nan)
         return cls(lower, inverse, columns)
-
-    def is_spared(self, keys: int) -> bool:
-        """Return whether V L of so many keys takes more work than `factorise_product` of V and L, which is square."""
-        d_v, r = self.lower.shape[-2:]
-        return d_v == r and keys >= 4 * r
 
     def grouped(self, texts: int, groups: int) -> "OutputFactor":
         """Return that of the heads of some texts, by the groups that share values; of all texts layer by layer."""
@@ -59,7 +55,3 @@ class OutputFactor:
             for part in (self.lower, self.inverse)
         )
         return OutputFactor(lower, inverse, self.d_model)
-
-
-def _joined(layers: Sequence[Tensor]) -> Tensor:
-    return layers[0] if len(layers) == 1 else torch.stack([*layers])

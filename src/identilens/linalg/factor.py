@@ -53,7 +53,8 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: Tolerance) -> Fact
     _, inverse, certified = inverse_cholesky(smaller_gram(flat), tolerance)
     rank = matrix.new_full(flat.shape[:1], k, dtype=torch.int64)
     if n >= r:
-        basis, coordinates = _orthonormal(flat, inverse.mT)
+        basis, again = _orthonormal(flat @ inverse.mT)
+        coordinates = inverse.mT @ again
     else:
         basis = torch.eye(n).to(flat).repeat(len(flat), 1, 1)
         coordinates = (inverse @ flat).mT @ inverse
@@ -73,34 +74,33 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: Tolerance) -> Fact
 
 def factorise_product(
     values: Float[Tensor, "*shared n r"],
-    lower: Float[Tensor, "*batch r r"],
-    inverse: Float[Tensor, "*batch r r"],
+    product: Float[Tensor, "*batch n k"],
+    inverse: Float[Tensor, "*#batch k r"],
     tolerance: float,
 ) -> Factor:
-    """Return the factor of F = V L with n >= r, given L⁻¹; heads that share V share its basis.
+    """Return the factor of F = V L, given V, F and L⁻¹; heads that share V share its basis.
 
     Where F has full rank, the columns of V span the same space, and F⁺ = L⁻¹ V⁺. Certified is, as in `factorise`, that
     its least singular value is at least 1 / ‖F⁺‖_F; and V by itself, so that its basis is orthonormal. If this is not
     certified of every matrix, F is factorised.
     """
-    root, whitener, certified = inverse_cholesky(values.mT @ values, tolerance)
-    coordinates, inner = inverse @ whitener.mT, root.mT @ lower
-    ratio = squared_norm(coordinates) * squared_norm(inner)
+    _, whitener, certified = inverse_cholesky(values.mT @ values, tolerance)
+    coordinates = inverse @ whitener.mT
+    ratio = squared_norm(coordinates) * squared_norm(product)
     certified = certified & (ratio * least_share(tolerance) < 1)
     if not bool(certified.all()):
-        return factorise(values @ lower, tolerance)
+        return factorise(product, tolerance)
     rank = torch.full_like(certified, values.shape[-1], dtype=torch.int64)
-    basis, whitener = _orthonormal(values, whitener.mT)
-    return Factor(basis, rank, inverse @ whitener)
+    basis, again = _orthonormal(values @ whitener.mT)
+    return Factor(basis, rank, coordinates @ again)
 
 
 def _orthonormal(
-    matrix: Float[Tensor, "*batch n r"], whitener: Float[Tensor, "*batch r r"]
+    basis: Float[Tensor, "*batch n r"],
 ) -> tuple[Float[Tensor, "*batch n r"], Float[Tensor, "*batch r r"]]:
-    """Return basis and whitener of a matrix, whitened once more, so that no digit of the basis is lost."""
-    basis = matrix @ whitener
-    again = inverse_of(torch.linalg.cholesky_ex(basis.mT @ basis).L).mT
-    return basis @ again, whitener @ again
+    """Return a nearly orthonormal basis with all digits, by a step of Newton's iteration, and what it is turned by."""
+    again = 1.5 * torch.eye(basis.shape[-1]).to(basis) - 0.5 * basis.mT @ basis
+    return basis @ again, again
 
 
 def least_share(tolerance: Any) -> Any:
@@ -130,7 +130,7 @@ def cholesky(
     lower, info = torch.linalg.cholesky_ex(gram)
     usable = info == 0
     # Of the others only the diagonal counts, which must not be zero.
-    return torch.where(usable[..., None, None], lower, 1.0), usable
+    return lower.masked_fill_(~usable[..., None, None], 1.0), usable
 
 
 def inverse_of(lower: Float[Tensor, "*batch k k"]) -> Float[Tensor, "*batch k k"]:

@@ -12,6 +12,7 @@ from identilens.linalg.factor import (
     Factor,
     cholesky,
     factorise,
+    inverse_of,
     least_share,
     smaller_gram,
     squared_norm,
@@ -81,10 +82,10 @@ class MaskedRows(RowProjector):
         projected, full = self._means(rows, weights), full & ~equal
         outside = torch.zeros_like(projected[..., 0])
         if bool(full.any()):
-            white, ones = self.white[:, :keys], self._totals(rows, self.white)[:, None]
+            white, ones = self.white[:, :keys], self._ones(rows)[:, None]
             whitened = (self._spaces(weights) @ white).unflatten(1, (self.share, -1))
             solved, along = solve(torch.cat([whitened, ones], 1)).split([self.share, 1], 1)
-            spread = self._heads(solved.flatten(1, 2) @ white.mT) * self.visible[rows, :keys]
+            spread = self._heads(solved.flatten(1, 2) @ white.mT).mul_(self.visible[rows, :keys])
             projected = torch.where(full[..., None], spread, projected)
             left = (sizes - (ones * along).sum(-1)).clamp_min(0).expand(-1, self.share, -1)
             outside = torch.where(full, left.flatten(0, 1), outside)
@@ -103,6 +104,9 @@ class MaskedRows(RowProjector):
         """Return sums over each row's keys."""
         return self.visible[rows].double() @ of_keys
 
+    def _ones(self, rows: slice) -> Tensor:
+        return self._totals(rows, self.white)
+
     def _spaces(self, heads: Float[Tensor, "head row c"]) -> Float[Tensor, "space all c"]:
         """Return the rows of heads that share values one after another."""
         return heads.reshape(len(self.white), self.share * heads.shape[1], heads.shape[-1])
@@ -116,7 +120,7 @@ class MaskedRows(RowProjector):
     def _decompose(self, heads: Int[Tensor, " some"], rows: Int[Tensor, " some"]) -> Factor:
         """Return the factors of T at rows' keys, with a basis on all keys."""
         mask = self.visible[rows][..., None]
-        end = int(mask.any(0).nonzero()[-1, 0]) + 1
+        end = self.end(rows)
         factor = factorise(self.compact[heads, :end] * mask[:, :end], self._tolerances[rows])
         basis = pad(factor.basis * mask[:, :end], (0, 0, 0, self.keys - end))
         return replace(factor, basis=basis)
@@ -155,7 +159,9 @@ class MaskedRows(RowProjector):
         of that of T. The condition is the product of both traces of G.
         """
         squares, own_squares = (
-            self._totals(rows, part.square().sum(-1, keepdim=True))[..., 0]
+            self._totals(rows, torch.linalg.vector_norm(part, dim=-1, keepdim=True).square())[
+                ..., 0
+            ]
             for part in (self.compact, self.white)
         )
         condition = (trace * own_squares).repeat_interleave(self.share, 0)
@@ -170,7 +176,7 @@ class MaskedRows(RowProjector):
         """
         lead = self.compact[:, : 2 * self.compact.shape[-1]]
         keys, order = lead.shape[1], torch.arange(lead.shape[1], device=lead.device)
-        most = SAME * lead.abs().amax((-2, -1), keepdim=True)
+        most = SAME * torch.linalg.vector_norm(lead, torch.inf, (-2, -1), keepdim=True)
         sums = lead @ torch.arange(1, lead.shape[-1] + 1).to(lead).cos()
         near = (sums[:, :, None] - sums[:, None]).abs() <= most * lead.shape[-1]
         first = near.byte().argmax(-1)
@@ -178,13 +184,20 @@ class MaskedRows(RowProjector):
         alike = first[heads, rows]
         gap = (lead[heads, rows] - lead[heads, alike]).abs().amax(-1)
         first[heads, rows] = torch.where(gap <= most[heads, 0, 0], alike, rows)
-        different = (first == order)[..., None] * lead
+        # One more than can be independent.
+        ahead = (first == order).byte().argsort(dim=-1, descending=True, stable=True)
+        ahead = ahead[:, : self.compact.shape[-1] + 1]
+        chosen = first.gather(-1, ahead) == ahead
+        different = chosen[..., None] * lead.gather(
+            1, ahead[..., None].expand(-1, -1, lead.shape[-1])
+        )
         gram = different @ different.mT
         limit = least_share(self.tolerance(keys)) * squared_norm(smaller_gram(lead)).sqrt()
-        shift = torch.where(first == order, -limit[:, None], squared_norm(lead)[:, None])
+        shift = torch.where(chosen, -limit[:, None], squared_norm(lead)[:, None])
         gram.diagonal(dim1=-2, dim2=-1).add_(shift)
-        info = torch.linalg.cholesky_ex(gram).info
-        return first, torch.where(info == 0, keys, info - 1)
+        info = torch.linalg.cholesky_ex(gram).info[:, None]
+        dependent = ahead.gather(-1, (info - 1).clamp_min(0))
+        return first, torch.where(info == 0, keys, dependent)[:, 0]
 
 
 class CausalRows(MaskedRows):
@@ -200,37 +213,35 @@ class CausalRows(MaskedRows):
     ) -> None:
         super().__init__(compact, factor, tolerance, visible)
         keys, self._row_bytes = self.keys, 0
-        self._count = -(-keys // BLOCK)
-        filled = pad(self.white, (0, 0, 0, -keys % BLOCK))
-        self._blocks = filled.reshape(len(filled) * self._count, BLOCK, self.width)
-        gram = self._blocks.mT @ self._blocks
-        by_space = gram.unflatten(0, (len(self.white), self._count))
-        self._before = (by_space.cumsum(1) - by_space).flatten(0, 1)
-        lower, usable = cholesky(gram + self._before)
-        self._last = torch.cholesky_inverse(lower)
-        turned = self._blocks.flip(1)
-        moved = turned @ self._last
+        white = pad(self.white, (0, 0, 0, -keys % BLOCK)).unflatten(1, (-1, BLOCK))
+        gram = white.mT @ white
+        until_end = gram.cumsum(1)
+        lower, usable = cholesky(until_end)
+        inverse = inverse_of(lower)
+        last = inverse.mT @ inverse
+        turned = white.flip(2)
+        moved = turned @ last
         same = torch.eye(BLOCK).to(moved)
         root, broken = torch.linalg.cholesky_ex(same - moved @ turned.mT)
-        order = torch.arange(BLOCK, device=root.device)
-        valid = ((broken[:, None] == 0) | (order < broken[:, None] - 1)) & usable[:, None]
+        order, broken = torch.arange(BLOCK, device=root.device), broken[..., None]
+        valid = ((broken == 0) | (order < broken - 1)) & usable[..., None]
         steps = torch.linalg.solve_triangular(root, moved, upper=False)
-        self._steps = torch.where(valid[..., None], steps, 0.0).flip(1)
-        sound = torch.cat([usable[:, None], valid[:, :-1]], 1).flip(1)
-        trace = self._last.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True) + _later(
-            self._steps.square().sum(-1)
-        )
-        trace = torch.where(sound, trace, torch.inf).unflatten(0, (len(self.white), self._count))
-        some = self._steps.reshape(len(self.white), 1, self._count * BLOCK, self.width)
-        growth = ((some @ self._back) * some).sum(-1).unflatten(-1, (self._count, BLOCK))
-        ends = (
-            self._last.reshape(len(self.white), self._count, self.width**2)
-            @ self._back.flatten(2).mT
-        )
-        traces = (ends.mT[..., None] + _later(growth)).flatten(2).flatten(0, 1)
-        trace = trace.flatten(1)[:, :keys]
+        steps = torch.where(valid[..., None], steps, 0.0).flip(2)
+        self._blocked = until_end - gram, white, last, steps
+        sound = torch.cat([usable[..., None], valid[..., :-1]], -1).flip(-1)
+        trace = last.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
+        trace = trace + _later(steps.square().sum(-1))
+        trace = torch.where(sound, trace, torch.inf).flatten(1)[:, :keys]
+        along = factor.coordinates.mT.unflatten(0, (len(white), self.share))
+        growth = torch.linalg.vector_norm(steps.flatten(1, 2)[:, None] @ along, dim=-1).square()
+        ends = (last.flatten(2) @ self._back.flatten(2).mT).mT[..., None]
+        traces = (ends + _later(growth.unflatten(-1, (-1, BLOCK)))).flatten(2).flatten(0, 1)
         self._full, self._condition = self._certified(slice(None), trace, traces[:, :keys])
         self._equal |= self._full & (self.sizes <= self.width)
+        self._sums = self._totals(slice(None), self.white)
+
+    def _ones(self, rows: slice) -> Tensor:
+        return self._sums[:, rows]
 
     def _totals(self, rows: slice, of_keys: Tensor) -> Tensor:
         # Along the last axis in memory a GPU adds up many times as fast.
@@ -239,11 +250,12 @@ class CausalRows(MaskedRows):
     def _inverses(self, rows: slice) -> tuple[Callable[[Tensor], Tensor], Bool[Tensor, "head row"]]:
         """Return G⁻¹ as in all masked rows, refined where a row needs it: errors of a step are those of G_i alone."""
         refines = bool((self._condition[:, rows] > STEADY).any())
-        kept = self._before, self._blocks, self._last, self._steps
-        before, white, last, steps = (self._of_rows(rows, part) for part in kept)
+        part = slice(rows.start // BLOCK, -(-rows.stop // BLOCK))
+        before, white, last, steps = (kept[:, part].flatten(0, 1) for kept in self._blocked)
 
         def solve(blocked: Tensor, until: Tensor) -> Tensor:
-            return blocked @ last + ((blocked @ steps.mT) * (1 - until)) @ steps
+            later = (blocked @ steps.mT).mul_(1 - until)
+            return torch.baddbmm(blocked @ last, later, steps)
 
         def refined(
             vectors: Float[Tensor, "space head row k"],
@@ -254,17 +266,13 @@ class CausalRows(MaskedRows):
             until = white.new_ones(BLOCK, BLOCK).tril().repeat(vectors.shape[1], 1)
             solved = solve(blocked, until)
             if refines:
-                left = blocked - solved @ before - ((solved @ white.mT) * until) @ white
-                solved = solved + solve(left, until)
+                left = torch.baddbmm(blocked, solved, before, alpha=-1)
+                left.baddbmm_((solved @ white.mT).mul_(until), white, alpha=-1)
+                solved += solve(left, until)
             solved = solved.reshape(by_block.shape).transpose(1, 2)
             return solved.flatten(2, 3)[:, :, : vectors.shape[2]]
 
         return refined, self._full[:, rows]
-
-    def _of_rows(self, rows: slice, blocks: Tensor) -> Tensor:
-        """Return the blocks of some rows, which begin with one."""
-        part = slice(rows.start // BLOCK, -(-rows.stop // BLOCK))
-        return blocks.unflatten(0, (len(self.white), self._count))[:, part].flatten(0, 1)
 
 
 def _later(rows: Float[Tensor, "*batch row"]) -> Float[Tensor, "*batch row"]:

@@ -1,6 +1,7 @@
 """How much is computed at a time: as much as a device holds easily."""
 
 import warnings
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,6 +21,11 @@ def blocks(count: int, bytes_each: int, device: torch.device, multiple: int = 1)
     held = PROCESSOR_BYTES if device.type == "cpu" else DEVICE_BYTES
     step = max(held // max(bytes_each, 1) // multiple, 1) * multiple
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return tensors one after the other; a single one as it is."""
+    return parts[0] if len(parts) == 1 else torch.cat([*parts])
 
 
 def budget_on(device: torch.device) -> int:

@@ -35,7 +35,7 @@ class ProjectedValues:
     Attributes:
         values: V, float64; or F itself without ``output``.
         d_model: Number of columns of T.
-        output: L of W_O, where F = V L and L is square.
+        output: L of W_O, where F = V L.
     """
 
     values: Float[Tensor, "*head key r"]
@@ -63,9 +63,7 @@ class ProjectedValues:
         if output_projection is None:
             return cls(values, values.shape[-1])
         output = OutputFactor.of(output_projection)
-        if output.is_spared(values.shape[-2]):
-            return cls(values, output.d_model, output)
-        return cls(values @ output.lower, output.d_model)
+        return cls(values, output.d_model, output)
 
     @cached_property
     def compact(self) -> Float[Tensor, "*head key r"]:
@@ -108,10 +106,9 @@ class ProjectedValues:
     @cached_property
     def factor(self) -> Factor:
         """Orthonormal basis of col(T), its pseudo-inverse and its rank."""
-        output = self.output
-        if output is None or not output.is_spared(self.keys):
+        if self.output is None:
             return factorise(self.compact, self.tolerance)
-        return factorise_product(self.values, output.lower, output.inverse, self.tolerance)
+        return factorise_product(self.values, self.compact, self.output.inverse, self.tolerance)
 
     def restricted(self, keys: Bool[Tensor, " key"]) -> "ProjectedValues":
         """Return the rows of T at these keys."""
@@ -160,20 +157,15 @@ class ProjectedValues:
         """Return the space of every row; rows that see the same keys share one object."""
         if visible is None:
             return [self.simplex_space()] * queries
-        names = [row.cpu().numpy().tobytes() for row in visible]
-        known = {
-            name: self.simplex_space(row)
-            for name, row in dict(zip(names, visible, strict=True)).items()
-        }
-        return [known[name] for name in names]
+        masks, places = visible.unique(dim=0, return_inverse=True)
+        spaces = [*map(self.simplex_space, masks)]
+        return [spaces[place] for place in places.tolist()]
 
     def output_bases(
         self, queries: int, visible: Bool[Tensor, "query key"] | None = None
     ) -> tuple[Tensor, ...]:
-        """Return an orthonormal basis of T's columns off the constant for every row, shared as in `simplex_spaces`."""
-        spaces = self.simplex_spaces(queries, visible)
-        bases = {id(space): space.kept[:, 1:] for space in spaces}
-        return tuple(bases[id(space)] for space in spaces)
+        """Return an orthonormal basis of T's columns off the constant for every row."""
+        return tuple(space.kept[:, 1:] for space in self.simplex_spaces(queries, visible))
 
 
 HeadValues = Float[Tensor, "key d_model"] | ProjectedValues

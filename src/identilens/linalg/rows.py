@@ -61,6 +61,10 @@ class RowProjector(ABC):
         Weights are float64 and zero on hidden keys, of which the last may be left out.
         """
 
+    def end(self, rows: slice | Tensor) -> int:
+        """Return the number of keys up to the last that some of the rows sees."""
+        return int(self.visible[rows].any(0).nonzero()[-1]) + 1
+
     def steps(self, queries: int) -> list[slice]:
         """Return the rows, as many at a time as memory allows."""
         held = self._row_bytes + 40 * len(self.compact) * self.keys
@@ -75,13 +79,14 @@ class RowProjector(ABC):
             result[:, rows] = self.project(rows, result[:, rows])[0]
         return result
 
-    def mixer(self, columns: Float[Tensor, "head key c"]) -> Mixer:
-        """Return what mixes each key's columns by effective attention."""
+    def mixer(self, *columns: Float[Tensor, "head key _"]) -> Mixer:
+        """Return what mixes each key's columns, one part after the other, by effective attention."""
 
         def mix(rows: slice, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             effective, outside = self.project(rows, weights)
             squares = torch.linalg.vector_norm(effective, dim=-1).square()
-            return effective @ columns[:, : weights.shape[-1]], squares, outside
+            mixed = [effective @ part[:, : weights.shape[-1]] for part in columns]
+            return torch.cat(mixed, -1), squares, outside
 
         return mix
 
@@ -92,7 +97,7 @@ class FullRows(RowProjector):
     def __init__(self, compact: Tensor, factor: Factor, tolerance: Tolerance, queries: int) -> None:
         every = compact.new_ones(1, compact.shape[1], dtype=torch.bool)
         super().__init__(compact, factor, tolerance, every.expand(queries, -1))
-        self._basis = self.white.repeat_interleave(self.share, 0)
+        self._basis = self.white[:, None].expand(-1, self.share, -1, -1).flatten(0, 1)
         self._outside = ones_outside(factor.basis).repeat_interleave(self.share)[:, None]
 
     def row_ranks(self) -> Int[Tensor, "head query"]:
@@ -103,9 +108,9 @@ class FullRows(RowProjector):
         """Return W Wᵀ a, and what is left of the ones, which is the same in all rows."""
         return weights @ self._basis @ self._basis.mT, self._outside.expand(weights.shape[:2])
 
-    def mixer(self, columns: Tensor) -> Mixer:
+    def mixer(self, *columns: Tensor) -> Mixer:
         """Return what mixes by way of W, so that no row of effective attention is computed."""
-        inner = self._basis.mT @ columns
+        inner = torch.cat([self._basis.mT @ part for part in columns], -1)
 
         def mix(rows: slice, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             coordinates = weights @ self._basis

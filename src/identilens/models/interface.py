@@ -77,12 +77,15 @@ class AttentionCall:
 
     def only(self, texts: Sequence[int], queries: int, keys: int) -> "AttentionCall":
         """Return the call that some texts of one length would make alone, without the padding after them."""
-        return self._part(list(texts), slice(queries), slice(keys))
+        every = len(texts) == len(self.query)
+        part = self._part(slice(None) if every else list(texts), slice(queries), slice(keys))
+        # Else blocks of rows would each copy them.
+        return replace(part, key=part.key.contiguous(), value=part.value.contiguous())
 
-    def rows(self, queries: slice | Sequence[int]) -> "AttentionCall":
-        """Return the call for some query rows only, with their mask."""
+    def rows(self, queries: slice | Sequence[int], keys: int | None = None) -> "AttentionCall":
+        """Return the call for some query rows only, with their mask; and for the first keys, if no row sees another."""
         rows = queries if isinstance(queries, slice) else list(queries)
-        return replace(self._part(slice(None), rows, slice(None)), mask=self.mask_of(rows))
+        return replace(self._part(slice(None), rows, slice(keys)), mask=self.mask_of(rows))
 
     def _part(
         self, texts: slice | list[int], rows: slice | list[int], keys: slice
@@ -162,8 +165,7 @@ class AttentionCall:
             # Eager functions of some families take no keys that heads share; fused attention does.
             if self.key.shape[1] == query.shape[1]:
                 raise
-            shared = map(self.repeated, (self.key, self.value))
-            output, weights = attend(*shared, mask, **arguments)
+            output, weights = attend(*map(self.repeated, (self.key, self.value)), mask, **arguments)
         if arguments.get("s_aux") is not None and weights is not None:
             # G if the family applies its sink after the softmax, output = diag(g) A V; 1 if A includes the sink.
             values = self.repeated(self.value)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from identilens.linalg import HALF, OutputFactor, ProjectedValues
 from identilens.linalg.checks import check_finite
-from identilens.linalg.memory import near, wide
+from identilens.linalg.memory import joined, near, wide
 from identilens.linalg.softmax import attention_logits, follow_logits, visible_softmax
 from identilens.measures.attention.layer import Block, Layer
 from identilens.models.heads import CapturedLayer
@@ -56,12 +56,10 @@ class LayerBatch(Layer):
         )
         # The last type contains every token without a type of its own.
         self.structural = self.key_types[..., :-1].any(-1)
-        values = wide(torch.cat([call.value for call in calls]))
-        self._lower = factor.lower.reshape(-1, self.heads, *factor.lower.shape[-2:])
-        self._lower = self._lower.repeat_interleave(len(texts), 0)
-        self.projected = ProjectedValues(
-            values[:, :, None], factor.d_model, factor.grouped(len(texts), groups)
-        )
+        grouped = factor.grouped(len(texts), groups)
+        self._lower = grouped.lower.flatten(1, 2)
+        values = joined([call.value for call in calls])[:, :, None]
+        self.projected = ProjectedValues(wide(values), factor.d_model, grouped)
         check_finite(attention_values=self.projected.compact)
         self.projector = self.projected.projector(self.n_query, near(call.visible()[0]))
         self._follows = torch.full_like(self._lower[..., 0, 0], not call.has_sink, dtype=torch.bool)
@@ -69,36 +67,41 @@ class LayerBatch(Layer):
     def blocks(self) -> Iterator[Block]:
         """Yield the rows of all heads."""
         for rows in self.projector.steps(self.n_query):
-            calls = [call.rows(rows) for call in self.calls]
+            end = self.projector.end(rows)
+            calls = [call.rows(rows, end) for call in self.calls]
             attended = zip(*(call.attend() for call in calls), strict=True)
-            outputs, weights = (near(torch.cat(parts)) for parts in attended)
+            outputs, weights = (near(joined(parts)) for parts in attended)
             if weights.dtype in HALF:
                 # Computed again from Q and K where that is possible.
                 call, bias = calls[0], None
-                query = torch.cat([call.query for call in calls])
-                keys = torch.cat([call.repeated(call.key) for call in calls])
+                query = joined([call.query for call in calls])
+                keys = joined([call.repeated(call.key) for call in calls])
                 visible = near(call.visible())[:1, None]
                 added: Any = [call.bias() for call in calls]
                 if added[0] is not None:
                     bias = torch.cat([part.expand(len(self.texts), -1, -1, -1) for part in added])
-                softcap = call.arguments.get("softcap")
-                logits = attention_logits(query, keys, call.scaling, bias, softcap)
+                logits = attention_logits(
+                    query, keys, call.scaling, bias, call.arguments.get("softcap")
+                )
                 exact = visible_softmax(logits, visible)
                 self._follows &= follow_logits(
                     weights, exact, logits, query, keys, call.scaling, visible
                 )
                 weights = torch.where(self._follows[..., None, None], exact, wide(weights))
-            outputs = wide(outputs.transpose(1, 2))
-            yield Block(rows, weights.flatten(0, 1), (outputs @ self._lower).flatten(0, 1))
+            yield Block(
+                rows,
+                weights.flatten(0, 1),
+                (wide(outputs.transpose(1, 2)) @ self._lower).flatten(0, 1),
+            )
 
     def rows(self, layer: int, queries: Sequence[int]) -> tuple[CapturedLayer, ProjectedValues]:
         """Return some rows of a layer on the one text, and the values that their weights mix."""
         call = self.calls[layer].rows(queries)
-        mixed = self.projector.compact.unflatten(0, (-1, self.heads))[layer]
-        captured = CapturedLayer.of(call, self.sites[layer], *call.attend())
-        return captured, ProjectedValues(mixed, self.projected.d_model)
+        compact = self.projector.compact.unflatten(0, (-1, self.heads))
+        T = ProjectedValues(compact[layer], self.projected.d_model)
+        return CapturedLayer.of(call, self.sites[layer], *call.attend()), T
 
     def unproven(self, layer: int) -> set[int]:
         """Return heads whose weights are known in half precision only, or that have a sink, once blocks were taken."""
-        follows = self._follows.unflatten(0, (len(self.calls), -1))[layer].all(0)
-        return set((~follows).nonzero().flatten().tolist())
+        unproven = ~self._follows.unflatten(0, (len(self.calls), -1))[layer].all(0)
+        return set(unproven.nonzero().flatten().tolist())

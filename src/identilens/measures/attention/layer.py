@@ -8,6 +8,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from identilens.linalg import ProjectedValues
 from identilens.linalg.masked_rows import MaskedRows
@@ -29,7 +30,7 @@ class Block(NamedTuple):
 
     Attributes:
         rows: The rows.
-        weights: Their weights.
+        weights: Their weights on the keys up to the last that one of them sees.
         outputs: Head outputs in the basis of the compact values.
     """
 
@@ -169,27 +170,25 @@ def measure_layer(layer: Layer) -> LayerMeasures:
     Memory O(n · block).
     """
     T, projector, sizes = layer.projected, layer.projector, layer.projector.sizes
-    heads, keys, texts = len(projector.compact), T.keys, len(layer.key_types)
+    heads, texts = len(projector.compact), len(layer.key_types)
     lengths = torch.linalg.vector_norm(projector.compact, dim=-1)
     types = layer.key_types.repeat_interleave(heads // texts, 0)
     # One product gives sums by type, of which all are the row's sum, and norms of what is mixed or outputs.
     columns = torch.cat([types, lengths[..., None]], -1)
-    mix = projector.mixer(torch.cat([types, projector.compact], -1))
+    mix = projector.mixer(types, projector.compact)
     zeros = lengths.new_zeros(12, heads)
     moments, null, error, output, weight = zeros.split([5, 2, 2, 2, 1])
     count = types.shape[-1]
     received = zeros.new_zeros(2, heads, layer.query_types.shape[-1], count)
-    by_key = zeros.new_zeros(heads, 2, keys)
+    by_key = zeros.new_zeros(heads, 2, T.keys)
     entries = (sizes + layer.has_sink).sum().double()
     mean_weight = len(sizes) / entries
     least, kept = _least_outside(layer), KeptMaps(layer)
     adding = sizes.new_zeros(heads, len(sizes), dtype=torch.bool)
     for block in layer.blocks():
         rows, weights = block.rows, block.weights.double()
+        end = weights.shape[-1]
         kept.add(block)
-        # No row sees the keys from here on.
-        end = int(projector.visible[rows].any(0).nonzero()[-1]) + 1
-        weights = weights[..., :end]
         summed, effective, outside = mix(rows, weights)
         raw = weights @ columns[:, :end]
         norms, by_type = raw[..., -1], torch.stack([raw[..., :count], summed[..., :count]])
@@ -269,10 +268,11 @@ class KeptMaps:
         """Keep what is asked for of some rows."""
         rows, weights, _ = block
         if self._layer.keeps_maps:
-            self._maps.append(weights.clone())
+            self._maps.append(pad(weights, (0, self._layer.projected.keys - weights.shape[-1])))
         if self.means is not None:
             queries = self._queries[:, rows] / self._queries.sum(-1, keepdim=True)
-            means = queries.to(weights) @ (weights @ self._keys.mT.to(weights))
+            keys = self._keys[:, : weights.shape[-1]].mT
+            means = queries.to(weights) @ (weights @ keys.to(weights))
             self.means += means.double().cpu()
 
     def maps(self) -> tuple[Tensor, Tensor] | None:
