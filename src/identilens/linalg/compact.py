@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from identilens.linalg.factor import inverse_cholesky, inverse_of
+from identilens.linalg.factor import inverse_cholesky, inverse_of, smaller_gram
 from identilens.linalg.memory import wide
 
 
@@ -34,7 +34,7 @@ class OutputFactor:
         """
         rows, columns = projections[0].shape[-2:]
         if rows < columns:
-            grams = [wide(part) @ wide(part).mT for part in projections]
+            grams = [smaller_gram(wide(part)) for part in projections]
             lower, inverse, certified = inverse_cholesky(
                 torch.stack(grams).squeeze(0), tolerance=0.0
             )

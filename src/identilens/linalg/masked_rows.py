@@ -159,9 +159,7 @@ class MaskedRows(RowProjector):
         of that of T. The condition is the product of both traces of G.
         """
         squares, own_squares = (
-            self._totals(rows, torch.linalg.vector_norm(part, dim=-1, keepdim=True).square())[
-                ..., 0
-            ]
+            self._totals(rows, part.norm(dim=-1, keepdim=True).square())[..., 0]
             for part in (self.compact, self.white)
         )
         condition = (trace * own_squares).repeat_interleave(self.share, 0)

@@ -157,9 +157,9 @@ class ProjectedValues:
         """Return the space of every row; rows that see the same keys share one object."""
         if visible is None:
             return [self.simplex_space()] * queries
-        masks, places = visible.unique(dim=0, return_inverse=True)
+        masks, numbers = visible.unique(dim=0, return_inverse=True)
         spaces = [*map(self.simplex_space, masks)]
-        return [spaces[place] for place in places.tolist()]
+        return [spaces[number] for number in numbers.tolist()]
 
     def output_bases(
         self, queries: int, visible: Bool[Tensor, "query key"] | None = None
