@@ -18,6 +18,7 @@ CHANGES = {
     "in place": lambda weight: weight.data.add_(1),
     "without gradient": lambda weight: torch.no_grad()(lambda: weight.mul_(2))(),
     "through numpy": lambda weight: weight.detach().numpy().__imul__(2),
+    "rows in another order": lambda weight: weight.data.copy_(weight.data.flip(0)),
     "other storage": lambda weight: setattr(weight, "data", weight.data + 1),
 }
 

@@ -48,10 +48,9 @@ class OutputFactor:
     def grouped(self, texts: int, groups: int) -> "OutputFactor":
         """Return that of the heads of some texts, by the groups that share values; of all texts layer by layer."""
         lower, inverse = (
-            part.unflatten(-3, (groups, -1))
-            .unsqueeze(-5)
-            .expand(*part.shape[:-3], texts, groups, -1, -1, -1)
-            .reshape(-1, groups, part.shape[-3] // groups, *part.shape[-2:])
+            part.reshape(-1, groups, part.shape[-3] // groups, *part.shape[-2:]).repeat_interleave(
+                texts, 0
+            )
             for part in (self.lower, self.inverse)
         )
         return OutputFactor(lower, inverse, self.d_model)

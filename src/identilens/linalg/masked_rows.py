@@ -1,7 +1,6 @@
 """Rows of attention under a mask, projected on the column space of T restricted to the keys that each row sees."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -55,12 +54,12 @@ class MaskedRows(RowProjector):
         self._repeats = (self._first < keys).any(-1, keepdim=True)
         # (M Mᵀ)⁻¹ with F = W M: its product with G⁻¹ has the trace of the inverse Gram matrix of T.
         back = factor.coordinates.mT @ factor.coordinates
-        self._back = back.unflatten(0, (len(self.white), self.share))
+        self._back = back.reshape(len(self.white), self.share, -1)
         if not bool(visible[-1].all()):
             self.rank = self._ranks(slice(len(visible) - 1, len(visible)))[:, 0]
 
     def row_ranks(self) -> Int[Tensor, "head query"]:
-        """Return the rank of T at each query's keys: by certificate, or by a decomposition."""
+        """Return the rank at each query's keys: by certificate, or by a decomposition."""
         return torch.cat([self._ranks(rows) for rows in self.steps(len(self.visible))], 1)
 
     def _ranks(self, rows: slice) -> Int[Tensor, "head row"]:
@@ -72,7 +71,7 @@ class MaskedRows(RowProjector):
         heads, places = (~full & ~self._equal[:, rows]).nonzero(as_tuple=True)
         for part in self._parts(len(heads)):
             here = heads[part], places[part]
-            ranks[here] = self._decompose(here[0], rows.start + here[1]).rank
+            ranks[here], _ = self._decompose(here[0], rows.start + here[1])
         return ranks
 
     def project(self, rows: slice, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,9 +91,9 @@ class MaskedRows(RowProjector):
         heads, places = (~full & ~equal).nonzero(as_tuple=True)
         for part in self._parts(len(heads)):
             here = heads[part], places[part]
-            basis = self._decompose(here[0], rows.start + here[1]).basis
+            _, basis = self._decompose(here[0], rows.start + here[1])
             inside = weights[here][:, None] @ basis[:, :keys]
-            projected[here] = (inside @ basis[:, :keys].mT)[:, 0]
+            projected = projected.index_put(here, (inside @ basis[:, :keys].mT)[:, 0])
             outside[here] = sizes[here[1]] - basis.sum(1).square().sum(-1)
         return projected, outside
 
@@ -117,18 +116,19 @@ class MaskedRows(RowProjector):
     def _parts(self, count: int) -> list[slice]:
         return blocks(count, 32 * self.keys * self.compact.shape[-1], self.white.device)
 
-    def _decompose(self, heads: Int[Tensor, " some"], rows: Int[Tensor, " some"]) -> Factor:
-        """Return the factors of T at rows' keys, with a basis on all keys."""
+    def _decompose(
+        self, heads: Int[Tensor, " some"], rows: Int[Tensor, " some"]
+    ) -> tuple[Int[Tensor, " some"], Float[Tensor, "some key k"]]:
+        """Return the rank of T at rows' keys, and a basis on all keys."""
         mask = self.visible[rows][..., None]
         end = self.end(rows)
         factor = factorise(self.compact[heads, :end] * mask[:, :end], self._tolerances[rows])
-        basis = pad(factor.basis * mask[:, :end], (0, 0, 0, self.keys - end))
-        return replace(factor, basis=basis)
+        return factor.rank, pad(factor.basis * mask[:, :end], (0, 0, 0, self.keys - end))
 
     def _means(self, rows: slice, weights: Tensor) -> Float[Tensor, "head row key"]:
         """Return weights as means over leading keys with the same row of T."""
         if not bool((self._equal[:, rows] & self._repeats).any()):
-            return weights.clone()
+            return weights
         keys = min(self._first.shape[1], weights.shape[-1])
         classes = one_hot(self._first[:, :keys], keys).double()
         mask = self.visible[rows, :keys].double()
@@ -144,7 +144,7 @@ class MaskedRows(RowProjector):
         gram = (part[:, None] * mask[:, some, None]).mT @ part[:, None]
         lower, usable = cholesky(gram + (base.mT @ base)[:, None])
         inverse = torch.cholesky_inverse(lower)
-        traces = inverse.flatten(-2) @ self._back.flatten(-2).mT
+        traces = inverse.flatten(-2) @ self._back.mT
         trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
         trace = torch.where(usable, trace, torch.inf)
         full, _ = self._certified(rows, trace, traces.mT.flatten(0, 1))
@@ -174,21 +174,17 @@ class MaskedRows(RowProjector):
         """
         lead = self.compact[:, : 2 * self.compact.shape[-1]]
         keys, order = lead.shape[1], torch.arange(lead.shape[1], device=lead.device)
-        most = SAME * torch.linalg.vector_norm(lead, torch.inf, (-2, -1), keepdim=True)
+        most = SAME * lead.abs().amax((-2, -1), keepdim=True)
         sums = lead @ torch.arange(1, lead.shape[-1] + 1).to(lead).cos()
         near = (sums[:, :, None] - sums[:, None]).abs() <= most * lead.shape[-1]
         first = near.byte().argmax(-1)
-        heads, rows = (first < order).nonzero(as_tuple=True)
-        alike = first[heads, rows]
-        gap = (lead[heads, rows] - lead[heads, alike]).abs().amax(-1)
-        first[heads, rows] = torch.where(gap <= most[heads, 0, 0], alike, rows)
+        gap = (lead - lead.take_along_dim(first[..., None], 1)).abs().amax(-1)
+        first = torch.where(gap <= most[..., 0], first, order)
         # One more than can be independent.
         ahead = (first == order).byte().argsort(dim=-1, descending=True, stable=True)
         ahead = ahead[:, : self.compact.shape[-1] + 1]
         chosen = first.gather(-1, ahead) == ahead
-        different = chosen[..., None] * lead.gather(
-            1, ahead[..., None].expand(-1, -1, lead.shape[-1])
-        )
+        different = chosen[..., None] * lead.take_along_dim(ahead[..., None], 1)
         gram = different @ different.mT
         limit = least_share(self.tolerance(keys)) * squared_norm(smaller_gram(lead)).sqrt()
         shift = torch.where(chosen, -limit[:, None], squared_norm(lead)[:, None])
@@ -211,10 +207,13 @@ class CausalRows(MaskedRows):
     ) -> None:
         super().__init__(compact, factor, tolerance, visible)
         keys, self._row_bytes = self.keys, 0
-        white = pad(self.white, (0, 0, 0, -keys % BLOCK)).unflatten(1, (-1, BLOCK))
+        # Rows of no more keys than the values have dimensions are their own projection, or decomposed.
+        self._lead = min(self.width, keys) // BLOCK * BLOCK
+        lead, white = self.white.split([self._lead, keys - self._lead], 1)
+        white = pad(white, (0, 0, 0, -keys % BLOCK)).unflatten(1, (-1, BLOCK))
         gram = white.mT @ white
-        until_end = gram.cumsum(1)
-        lower, usable = cholesky(until_end)
+        before = (lead.mT @ lead)[:, None] + gram.cumsum(1) - gram
+        lower, usable = cholesky(before + gram)
         inverse = inverse_of(lower)
         last = inverse.mT @ inverse
         turned = white.flip(2)
@@ -225,16 +224,20 @@ class CausalRows(MaskedRows):
         valid = ((broken == 0) | (order < broken - 1)) & usable[..., None]
         steps = torch.linalg.solve_triangular(root, moved, upper=False)
         steps = torch.where(valid[..., None], steps, 0.0).flip(2)
-        self._blocked = until_end - gram, white, last, steps
+        self._blocked = before, white, last, steps
         sound = torch.cat([usable[..., None], valid[..., :-1]], -1).flip(-1)
         trace = last.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
         trace = trace + _later(steps.square().sum(-1))
-        trace = torch.where(sound, trace, torch.inf).flatten(1)[:, :keys]
+        trace = torch.where(sound, trace, torch.inf).flatten(1)
         along = factor.coordinates.mT.unflatten(0, (len(white), self.share))
         growth = torch.linalg.vector_norm(steps.flatten(1, 2)[:, None] @ along, dim=-1).square()
-        ends = (last.flatten(2) @ self._back.flatten(2).mT).mT[..., None]
+        ends = (last.flatten(2) @ self._back.mT).mT[..., None]
         traces = (ends + _later(growth.unflatten(-1, (-1, BLOCK)))).flatten(2).flatten(0, 1)
-        self._full, self._condition = self._certified(slice(None), trace, traces[:, :keys])
+        trace, traces = (
+            pad(part, (self._lead, 0), value=value)[:, :keys]
+            for part, value in ((trace, 0.0), (traces, torch.inf))
+        )
+        self._full, self._condition = self._certified(slice(None), trace, traces)
         self._equal |= self._full & (self.sizes <= self.width)
         self._sums = self._totals(slice(None), self.white)
 
@@ -248,27 +251,27 @@ class CausalRows(MaskedRows):
     def _inverses(self, rows: slice) -> tuple[Callable[[Tensor], Tensor], Bool[Tensor, "head row"]]:
         """Return G⁻¹ as in all masked rows, refined where a row needs it: errors of a step are those of G_i alone."""
         refines = bool((self._condition[:, rows] > STEADY).any())
-        part = slice(rows.start // BLOCK, -(-rows.stop // BLOCK))
-        before, white, last, steps = (kept[:, part].flatten(0, 1) for kept in self._blocked)
+        ahead = max(self._lead - rows.start, 0)
+        start, stop = rows.start + ahead - self._lead, rows.stop - self._lead
+        part = slice(start // BLOCK, -(-stop // BLOCK))
+        before, white, last, steps = (kept[:, part] for kept in self._blocked)
+        later = white.new_ones(BLOCK, BLOCK).triu(1).repeat(self.share + 1, 1)
 
-        def solve(blocked: Tensor, until: Tensor) -> Tensor:
-            later = (blocked @ steps.mT).mul_(1 - until)
-            return torch.baddbmm(blocked @ last, later, steps)
+        def solve(blocked: Tensor) -> Tensor:
+            return (blocked @ last).add_((blocked @ steps.mT).mul_(later) @ steps)
 
         def refined(
             vectors: Float[Tensor, "space head row k"],
         ) -> Float[Tensor, "space head row k"]:
-            filled = pad(vectors, (0, 0, 0, -vectors.shape[2] % BLOCK))
+            filled = pad(vectors, (0, 0, -ahead, -vectors.shape[2] % BLOCK))
             by_block = filled.unflatten(2, (-1, BLOCK)).transpose(1, 2)
-            blocked = by_block.flatten(2, 3).flatten(0, 1)
-            until = white.new_ones(BLOCK, BLOCK).tril().repeat(vectors.shape[1], 1)
-            solved = solve(blocked, until)
+            blocked = by_block.flatten(2, 3)
+            solved = solve(blocked)
             if refines:
-                left = torch.baddbmm(blocked, solved, before, alpha=-1)
-                left.baddbmm_((solved @ white.mT).mul_(until), white, alpha=-1)
-                solved += solve(left, until)
-            solved = solved.reshape(by_block.shape).transpose(1, 2)
-            return solved.flatten(2, 3)[:, :, : vectors.shape[2]]
+                inside = (solved @ white.mT).mul_(1 - later) @ white
+                solved += solve(blocked - inside.add_(solved @ before))
+            solved = solved.reshape(by_block.shape).transpose(1, 2).flatten(2, 3)
+            return pad(solved, (0, 0, ahead, 0))[:, :, : vectors.shape[2]]
 
         return refined, self._full[:, rows]
 

@@ -48,9 +48,9 @@ class RowProjector(ABC):
         self._full_width = factor.rank == compact.shape[-1]
         self._row_bytes = 0
 
-    @abstractmethod
     def row_ranks(self) -> Int[Tensor, "head query"]:
-        """Return the rank of T restricted to each query's visible keys."""
+        """Return the rank of T restricted to each query's visible keys; here every query sees every key."""
+        return self.rank[:, None].expand(-1, len(self.visible))
 
     @abstractmethod
     def project(
@@ -99,10 +99,6 @@ class FullRows(RowProjector):
         super().__init__(compact, factor, tolerance, every.expand(queries, -1))
         self._basis = self.white[:, None].expand(-1, self.share, -1, -1).flatten(0, 1)
         self._outside = ones_outside(factor.basis).repeat_interleave(self.share)[:, None]
-
-    def row_ranks(self) -> Int[Tensor, "head query"]:
-        """Return the rank of T, for each query."""
-        return self.rank[:, None].expand(-1, len(self.visible))
 
     def project(self, rows: slice, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return W Wᵀ a, and what is left of the ones, which is the same in all rows."""

@@ -32,7 +32,7 @@ def visible_softmax(
 ) -> Float[Tensor, "*batch query key"]:
     """Return the softmax over the visible keys; hidden keys get weight zero."""
     return torch.softmax(
-        logits if visible is None else logits.masked_fill(~visible, -torch.inf), -1
+        logits if visible is None else torch.where(visible, logits, -torch.inf), -1
     )
 
 
@@ -54,11 +54,10 @@ def follow_logits(
     """
     rounding = SUM_ROUNDINGS * FLOAT32_EPS
     eps = max(FLOAT32_EPS, *(torch.finfo(part.dtype).eps for part in (queries, weights)))
-    size = logits if visible is None else logits.masked_fill(~visible, 0.0)
-    size = torch.linalg.vector_norm(size, torch.inf, -1)
+    size = (logits if visible is None else torch.where(visible, logits, 0.0)).abs().amax(-1)
     asking, asked = (torch.linalg.vector_norm(wide(side), dim=-1) for side in (queries, keys))
     product = abs(scaling) * asking * asked.amax(-1, keepdim=True)
     limit = STORED_ROUNDINGS * eps * (1 + size) + rounding * (1 + product)
     weights = wide(weights)
-    close = torch.linalg.vector_norm(recomputed - weights, torch.inf, -1) <= limit
+    close = (recomputed - weights).abs().amax(-1) <= limit
     return (close & ((weights.sum(-1) - 1).abs() <= eps / 2 + rounding)).all(-1)

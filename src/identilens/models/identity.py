@@ -21,15 +21,14 @@ def digest_of(model: nn.Module) -> str:
 
     Each tensor is read where it is. The checksum tells models apart; it is no proof against forgery.
     """
-    names, checksums = [], []
+    sums, checksums = [], []
     for name, tensor in sorted(model.state_dict().items()):
-        tensor = (tensor_of(model, name) if tensor.is_meta else tensor).detach()
-        parts = _checksums(tensor)
-        names.append(f"{name} {tensor.dtype} {tuple(tensor.shape)} {len(parts)}")
-        checksums += parts
+        tensor = tensor_of(model, name) if tensor.is_meta else tensor
+        sums.append(f"{name} {tensor.dtype} {tuple(tensor.shape)}")
+        checksums += _checksums(tensor)
     # Read at once, since each reading waits for the device.
     device = device_of(model)
-    sums = [*names, str(torch.cat([part.to(device) for part in checksums]).tolist())]
+    sums.append(str(torch.stack([part.to(device) for part in checksums]).tolist()))
     for name, module in model.named_modules():
         # Names that peft's layers have: the same tensors compute something else when an adapter is switched off or
         # scaled otherwise.
@@ -40,26 +39,33 @@ def digest_of(model: nn.Module) -> str:
     return "checksum:" + hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 
-def _checksums(tensor: Tensor) -> list[Int[Tensor, " block"]]:
-    """Return Σ w_i x_i modulo 2⁶⁴ of each block of 64-bit words x, with fixed odd w; of quantised weights by part."""
+def _checksums(tensor: Tensor) -> list[Int[Tensor, ""]]:
+    """Return Σ w_i x_i modulo 2⁶⁴ of the 64-bit words x, with fixed odd w_i of a prime period; of quantised by part."""
     if is_traceable_wrapper_subclass(tensor):
-        parts = (getattr(tensor, part).detach() for part in tensor.__tensor_flatten__()[0])
-        return [block for part in parts for block in _checksums(part)]
-    bits = tensor.contiguous().flatten().view(torch.uint8)
-    words = (pad(bits, (0, -len(bits) % 8)) if len(bits) % 8 else bits).view(torch.int64)
-    factors = _factors(words.device)
-    return [(part * factors[: len(part)]).sum()[None] for part in words.split(len(factors))]
+        return [
+            checksum
+            for part in tensor.__tensor_flatten__()[0]
+            for checksum in _checksums(getattr(tensor, part).detach())
+        ]
+    bits, size = tensor.contiguous().flatten().view(torch.uint8), 8 * _PERIOD
+    periods, rest = bits.tensor_split([len(bits) // size * size])
+    sums = periods.view(torch.int64).view(-1, _PERIOD).sum(0)
+    sums += pad(rest, (0, size - len(rest))).view(torch.int64)
+    return [(sums * _factors(bits.device)).sum()]
 
 
 @cache
 def _factors(device: torch.device) -> Int[Tensor, " word"]:
-    """Return fixed odd numbers that are spread evenly modulo 2⁶⁴, one for each word of a block."""
-    factors = torch.arange(1, 2**20 + 1, device=device) * _FACTOR
+    """Return fixed odd numbers that are spread evenly modulo 2⁶⁴, one for each word of a period."""
+    factors = torch.arange(_PERIOD, device=device) * _FACTOR
     return (factors ^ (factors >> 29)) * _FACTOR | 1
 
 
 _FACTOR = -0x61C8864680B583EB
 """An odd number whose multiples, modulo 2⁶⁴, are spread evenly."""
+
+_PERIOD = 16_381
+"""Words after which the numbers begin anew: a prime, so that rows of weights that change places have other numbers."""
 
 
 def unwrapped(model: nn.Module) -> PreTrainedModel:

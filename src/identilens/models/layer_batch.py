@@ -73,13 +73,16 @@ class LayerBatch(Layer):
             outputs, weights = (near(joined(parts)) for parts in attended)
             if weights.dtype in HALF:
                 # Computed again from Q and K where that is possible.
-                call, bias = calls[0], None
+                call = calls[0]
                 query = joined([call.query for call in calls])
                 keys = joined([call.repeated(call.key) for call in calls])
                 visible = near(call.visible())[:1, None]
                 added: Any = [call.bias() for call in calls]
-                if added[0] is not None:
-                    bias = torch.cat([part.expand(len(self.texts), -1, -1, -1) for part in added])
+                bias = (
+                    torch.cat([part.expand(len(self.texts), -1, -1, -1) for part in added])
+                    if added[0] is not None
+                    else None
+                )
                 logits = attention_logits(
                     query, keys, call.scaling, bias, call.arguments.get("softcap")
                 )

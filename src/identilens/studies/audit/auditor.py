@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -52,6 +52,8 @@ _MEASURES = (
 )
 
 
+_Columns = dict[str, Any]
+
 _CERTAIN = ("certain_mass", "certain_mass_bfloat16", "certain_mass_error", "certain_rows")
 
 
@@ -96,9 +98,9 @@ class Auditor:
     def start_part(self) -> None:
         """Forget what was gathered for the part before."""
         # Columns are made once the batches are through: reading a value would make a GPU wait after every layer.
-        self._layers: list[tuple[int, Callable[[], pl.DataFrame]]] = []
+        self._layers: list[tuple[int, Callable[[], _Columns]]] = []
         self._certain: list[tuple[int, Row]] = []
-        self._received: list[Callable[[], pl.DataFrame]] = []
+        self._received: list[Callable[[], _Columns]] = []
         self._matrices: dict[str, Tensor] = {}
         self._tokens: dict[int, dict[str, list[str]]] = {}
         self._sequence = lru_cache(None)(self._read_sequence)
@@ -113,10 +115,10 @@ class Auditor:
     def output(self, effects: Sequence[Row]) -> Output:
         """Return the tables and kept matrices of the part, with the effects of heads."""
         first = itemgetter(0)
-        frames = [frame() for _, frame in sorted(self._layers, key=first)]
+        layers = [columns() for _, columns in sorted(self._layers, key=first)]
         certain = [row for _, row in sorted(self._certain, key=first)]
-        parts = {"table": frames, "rows": [certain], "effects": [effects]}
-        received = [frame() for frame in self._received]
+        parts = {"table": layers, "rows": [certain], "effects": [effects]}
+        received = [columns() for columns in self._received]
         tables = filled(Audit.schema, {**parts, "token_types": received})
         for name in parts:
             tables[name] = tables[name].sort("text", maintain_order=True)
@@ -146,9 +148,10 @@ class Auditor:
             try:
                 self._measure_layers(sites, calls)
             except NumericalError as error:
-                where = f"texts {min(self._batch)} to {max(self._batch)}, {sites[0].kind} layers "
-                where += f"{sites[0].layer} to {sites[-1].layer}"
-                raise NumericalError(f"{where}: {error}") from error
+                raise NumericalError(
+                    f"texts {min(self._batch)} to {max(self._batch)}, {sites[0].kind} layers {sites[0].layer} to "
+                    f"{sites[-1].layer}: {error}"
+                ) from error
 
     def _measure_layers(self, sites: Sequence[Site], calls: Sequence[AttentionCall]) -> None:
         numbers = tuple(call.index for call in calls)
@@ -191,14 +194,14 @@ class Auditor:
             counts = {name: getattr(layer, name) for name in sizes}
             counts["d_model"] = factor.d_model
             columns = scalars(measures).split(len(texts) * layer.heads, 1)
+            self._received.append(
+                partial(received_columns, sites, self.type_names, asking, received)
+            )
             for number, site in enumerate(sites):
                 self._certify(layer, number, measures, asked)
-                types = self.type_names, asking, received[:, number]
-                self._received.append(partial(received_frame, site, *types))
-                rank = {"stacked_rank": site.stacked_rank}
                 tokens = [side.tokens for side in keys]
-                frame = partial(layer_frame, texts, site, counts | rank, columns[number], tokens)
-                self._layers.append((cut_calls[number].index, frame))
+                table = partial(layer_columns, texts, site, counts, columns[number], tokens)
+                self._layers.append((cut_calls[number].index, table))
                 self._matrices |= _matrices(texts[0], layer, number, measures)
 
     def _alike(
@@ -334,14 +337,14 @@ def scalars(measures: LayerMeasures) -> Float[Tensor, "measure head"]:
     return torch.stack([getattr(measures, name).double() for name in _MEASURES])
 
 
-def layer_frame(
+def layer_columns(
     texts: Sequence[int],
     site: Site,
-    counts: Mapping[str, int],
+    counts: dict[str, int],
     measures: Float[Tensor, "measure head"],
     keys: Sequence[Sequence[str]],
-) -> pl.DataFrame:
-    """Return rows of the audit table: the heads of a layer, one text after the other.
+) -> _Columns:
+    """Return columns of the audit table: the heads of a layer, one text after the other.
 
     Args:
         texts: Numbers of the texts.
@@ -352,18 +355,15 @@ def layer_frame(
     """
     columns = dict(zip(_MEASURES, measures.tolist(), strict=True))
     tokens = [names for names in keys for _ in range(site.heads)]
-    sinks = zip(tokens, map(int, columns["sink"]), strict=True)
-    return pl.DataFrame(
-        {
-            "layer": site.layer,
-            "kind": site.kind,
-            **counts,
-            **columns,
-            "text": [text for text in texts for _ in range(site.heads)],
-            "head": [*range(site.heads)] * len(texts),
-            "sink_token": [names[key] for names, key in sinks],
-        }
-    )
+    sinks = zip(tokens, columns["sink"], strict=True)
+    same = counts | {"layer": site.layer, "kind": site.kind, "stacked_rank": site.stacked_rank}
+    return {
+        **{name: [value] * len(tokens) for name, value in same.items()},
+        **columns,
+        "text": np.repeat(texts, site.heads),
+        "head": [*range(site.heads)] * len(texts),
+        "sink_token": [names[int(key)] for names, key in sinks],
+    }
 
 
 def with_certain_mass(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
@@ -392,34 +392,32 @@ def with_certain_mass(table: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def received_frame(
-    site: Site,
+def received_columns(
+    sites: Sequence[Site],
     names: Sequence[str],
     counts: Float[Tensor, " type"],
-    received: Float[Tensor, "two head type type"],
-) -> pl.DataFrame:
-    """Return rows of the token type table of some texts: sums over the query tokens of each type.
+    received: Float[Tensor, "two layer head type type"],
+) -> _Columns:
+    """Return columns of the token type table of some texts: sums over the query tokens of each type.
 
     Args:
-        site: The layer.
+        sites: The layers, of one kind.
         names: Names of the types.
         counts: Query tokens of each type.
         received: What they give to each type, in raw and in effective attention.
     """
-    heads, queries, keys = np.indices(received.shape[1:]).reshape(3, -1)
+    layers, heads, queries, keys = np.indices(received.shape[1:]).reshape(4, -1)
     raw, effective = received.cpu().flatten(1).numpy()
-    return pl.DataFrame(
-        {
-            "kind": site.kind,
-            "layer": site.layer,
-            "head": heads,
-            "query_type": [names[query] for query in queries],
-            "key_type": [names[key] for key in keys],
-            "queries": counts.long().cpu().numpy()[queries],
-            "raw": raw,
-            "effective": effective,
-        }
-    )
+    return {
+        "kind": sites[0].kind,
+        "layer": [sites[layer].layer for layer in layers],
+        "head": heads,
+        "query_type": [names[query] for query in queries],
+        "key_type": [names[key] for key in keys],
+        "queries": counts.long().cpu().numpy()[queries],
+        "raw": raw,
+        "effective": effective,
+    }
 
 
 def added(parts: pl.DataFrame) -> pl.DataFrame:
