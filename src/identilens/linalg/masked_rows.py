@@ -54,7 +54,7 @@ class MaskedRows(RowProjector):
         self._repeats = (self._first < keys).any(-1, keepdim=True)
         # (M Mᵀ)⁻¹ with F = W M: its product with G⁻¹ has the trace of the inverse Gram matrix of T.
         back = factor.coordinates.mT @ factor.coordinates
-        self._back = back.reshape(len(self.white), self.share, -1)
+        self._back = back.flatten(1).unflatten(0, (len(self.white), self.share)).mT
         if not bool(visible[-1].all()):
             self.rank = self._ranks(slice(len(visible) - 1, len(visible)))[:, 0]
 
@@ -144,7 +144,7 @@ class MaskedRows(RowProjector):
         gram = (part[:, None] * mask[:, some, None]).mT @ part[:, None]
         lower, usable = cholesky(gram + (base.mT @ base)[:, None])
         inverse = torch.cholesky_inverse(lower)
-        traces = inverse.flatten(-2) @ self._back.mT
+        traces = inverse.flatten(-2) @ self._back
         trace = inverse.diagonal(dim1=-2, dim2=-1).sum(-1)
         trace = torch.where(usable, trace, torch.inf)
         full, _ = self._certified(rows, trace, traces.mT.flatten(0, 1))
@@ -231,7 +231,7 @@ class CausalRows(MaskedRows):
         trace = torch.where(sound, trace, torch.inf).flatten(1)
         along = factor.coordinates.mT.unflatten(0, (len(white), self.share))
         growth = torch.linalg.vector_norm(steps.flatten(1, 2)[:, None] @ along, dim=-1).square()
-        ends = (last.flatten(2) @ self._back.mT).mT[..., None]
+        ends = (last.flatten(2) @ self._back).mT[..., None]
         traces = (ends + _later(growth.unflatten(-1, (-1, BLOCK)))).flatten(2).flatten(0, 1)
         trace, traces = (
             pad(part, (self._lead, 0), value=value)[:, :keys]

@@ -93,9 +93,8 @@ class Candidates:
         if self.causal and self._named:
             with suppress(UnsupportedModelError, *MODELS_RAISE):
                 self._run(ids[None], cache)
-                held: list[Any] = cache.layers
                 self.shared = all(
-                    type(layer) in _SHARABLE and layer.is_initialized for layer in held
+                    type(layer) in _SHARABLE and layer.is_initialized for layer in cache.layers
                 )
         if stored == "cache" and not self.shared:
             raise UnsupportedModelError(
@@ -105,12 +104,12 @@ class Candidates:
         known = range(depth + 1)
         self.layers = tuple(known if layers is None else layers)
         if missing := sorted(set(self.layers) - set(known)):
-            what = "hidden states" if stored == "states" else "keys and values"
             raise InputError(
-                f"the model has {what} of layers 0 to {depth}; got {missing}. Pass layers=... of these."
+                f"the model has {'keys and values' if stored == 'cache' else 'hidden states'} of layers 0 to {depth}; "
+                f"got {missing}. Pass layers=... of these."
             )
 
-    def _empty(self) -> DynamicCache:
+    def _empty(self) -> Any:
         return DynamicCache(config=self.lens.body.config)
 
     @torch.no_grad()

@@ -71,8 +71,8 @@ class Chat:
             f"conversation {number}: expected a prompt, a list of messages with role and content, or a mapping with "
             f"one of them, and answer and segments if wanted; got {source!r:.80}."
         )
-        known = fields.keys() <= {"prompt", "messages", "answer", "segments"}
-        if not known or ("prompt" in fields) == ("messages" in fields):
+        both_or_none = ("prompt" in fields) == ("messages" in fields)
+        if both_or_none or fields.keys() - {"prompt", "messages", "answer", "segments"}:
             raise other
         try:
             turns = [
@@ -85,13 +85,13 @@ class Chat:
         if answer is None and turns and turns[-1][0] == "assistant":
             answer = turns.pop()[1]
         texts = [text for _, text in turns] or [prompt]
-        answers = [] if answer is None else [answer]
-        if not all(isinstance(text, str) and text.strip() for text in texts + answers):
+        texts += [] if answer is None else [answer]
+        if not all(isinstance(text, str) and text.strip() for text in texts):
             raise InputError(
                 f"conversation {number}: the prompt, a message or the answer is empty or not a text (its parts may be "
                 "texts alone). Give each at least one word, or remove it."
             )
-        for text in texts + answers:
+        for text in texts:
             refuse_half_characters(text, f"conversation {number}")
         if taken := {TEMPLATE, SO_FAR, SINK} & segments.keys():
             raise InputError(
@@ -302,13 +302,11 @@ def read_place(source: Any) -> Place:
     Raises:
         TypeError: For anything else.
     """
-    match = _SPAN.fullmatch(source) if isinstance(source, str) else None
-    if match is not None:
-        return int(match[1]), int(match[2])
-    if isinstance(source, str):
-        return source
-    start, end = source
-    return index(start), index(end)
+    if not isinstance(source, str):
+        start, end = source
+        return index(start), index(end)
+    match = _SPAN.fullmatch(source)
+    return (int(match[1]), int(match[2])) if match else source
 
 
 def _content(content: Any) -> Any:

@@ -168,8 +168,17 @@ class Head(Captured):
     @cached_property
     def follows_logits(self) -> bool:
         """Whether the family's weights equal `recomputed` up to rounding: see `follow_logits`. Never with a sink."""
-        tensors = self.family_weights, self.recomputed, self.logits, self._asking, self.keys
-        return not self.sink and bool(follow_logits(*tensors, self.scaling, self.visible))
+        return not self.sink and bool(
+            follow_logits(
+                self.family_weights,
+                self.recomputed,
+                self.logits,
+                self._asking,
+                self.keys,
+                self.scaling,
+                self.visible,
+            )
+        )
 
     @cached_property
     def logits(self) -> Map:

@@ -21,14 +21,14 @@ def digest_of(model: nn.Module) -> str:
 
     Each tensor is read where it is. The checksum tells models apart; it is no proof against forgery.
     """
-    sums, checksums = [], []
+    sums, parts = [], []
     for name, tensor in sorted(model.state_dict().items()):
         tensor = tensor_of(model, name) if tensor.is_meta else tensor
         sums.append(f"{name} {tensor.dtype} {tuple(tensor.shape)}")
-        checksums += _checksums(tensor)
+        parts += checksums(tensor)
     # Read at once, since each reading waits for the device.
     device = device_of(model)
-    sums.append(str(torch.stack([part.to(device) for part in checksums]).tolist()))
+    sums.append(str(torch.stack([part.to(device) for part in parts]).tolist()))
     for name, module in model.named_modules():
         # Names that peft's layers have: the same tensors compute something else when an adapter is switched off or
         # scaled otherwise.
@@ -39,13 +39,13 @@ def digest_of(model: nn.Module) -> str:
     return "checksum:" + hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 
-def _checksums(tensor: Tensor) -> list[Int[Tensor, ""]]:
+def checksums(tensor: Tensor) -> list[Int[Tensor, ""]]:
     """Return Σ w_i x_i modulo 2⁶⁴ of the 64-bit words x, with fixed odd w_i of a prime period; of quantised by part."""
     if is_traceable_wrapper_subclass(tensor):
         return [
             checksum
             for part in tensor.__tensor_flatten__()[0]
-            for checksum in _checksums(getattr(tensor, part).detach())
+            for checksum in checksums(getattr(tensor, part).detach())
         ]
     bits, size = tensor.contiguous().flatten().view(torch.uint8), 8 * _PERIOD
     periods, rest = bits.tensor_split([len(bits) // size * size])

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from identilens.models.following import (
     watched,
 )
 from identilens.models.gates import gated_candidates
+from identilens.models.identity import checksums
 from identilens.models.interface import AttentionCall, evaluation_mode, intercept
 from identilens.models.readers import adds_up
 from identilens.models.sequences import Kind
@@ -77,10 +78,12 @@ class Site:
             else weight.unflatten(0, (self.heads, -1))
         )
 
-    @cached_property
+    @property
     def stacked_rank(self) -> int:
-        """The rank of the output projection, with the blocks of the heads stacked."""
-        return stored_rank(self.output_projection.flatten(0, 1))
+        """The rank of the output projection as it is now, with the blocks of the heads stacked."""
+        weight = self.output_projection.flatten(0, 1)
+        bits = (*map(int, checksums(weight)), *weight.shape)
+        return _RANKS.get(bits) or _RANKS.setdefault(bits, stored_rank(weight))
 
     @property
     def fixed_projection(self) -> Float[Tensor, "head d_v d_out"]:
@@ -103,6 +106,9 @@ class Site:
     def _width(self) -> int:
         return len(self.zeros) * (1 if self.added else self.heads)
 
+
+_RANKS: dict[tuple, int] = {}
+"""Ranks of weights by checksum and shape: weights can change unnoticed, and the rank of large ones takes seconds."""
 
 Sites = tuple[Site, ...]
 """The attention layers of a model, in call order."""

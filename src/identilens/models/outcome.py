@@ -111,7 +111,7 @@ class Answer:
         *_, last = run.hidden_states.values()
         after = self._entries(last[-1] if self.outcome == "states" else run.logits)
         before = self.unchanged
-        return self.between(after, before), bool((after.argmax(-1) == before.argmax(-1)).all())
+        return self.between(after, before), torch.equal(after.argmax(-1), before.argmax(-1))
 
     def without(
         self,
@@ -187,9 +187,9 @@ class Answer:
                     entries, gates, probe, retain_graph=True, materialize_grads=True
                 )
             )
-        power = 0.5 if self.outcome == "states" else 1.0
         each = map(torch.stack, zip(*slopes, strict=True))
-        return [wide(slope).square().mean(0).cpu() ** power for slope in each]
+        squares = [wide(slope).square().mean(0).cpu() for slope in each]
+        return squares if self.outcome == "prediction" else [*map(torch.sqrt, squares)]
 
     def linearised(
         self, heads: Heads, query: int, replacements: RowsOfHeads | None = None
@@ -289,7 +289,7 @@ class Answer:
         """Return from where a text runs for changes in a row, and the outcome before that position and from there."""
         full, start = self._entries_of(text.output), query if text.held else 0
         before = self._since(text, AttentionCall.mixed, start) if start else full
-        earlier, later = full.split([len(full) - len(before), len(before)])
+        earlier, later = full.tensor_split([len(full) - len(before)])
         if relative(before, later) > NOISE[before.dtype]:
             return 0, full[:0], full
         return start, earlier, before
@@ -343,6 +343,7 @@ def jacobian(
     """Return the derivative of an outcome: forward mode for some inputs at a time; backward, an entry a pass, if 0."""
     if not at_once:
         return torch.func.jacrev(outcome, chunk_size=1)(point).flatten(2).movedim(2, 0)
-    tangents = torch.eye(point.numel()).to(point).unflatten(1, point.shape)
-    derivative = torch.vmap(lambda move: torch.func.jvp(outcome, (point,), (move,))[1])
-    return torch.cat([*map(derivative, tangents.split(at_once))])
+    derivative = torch.vmap(
+        lambda move: torch.func.jvp(outcome, (point,), (move,))[1], chunk_size=at_once
+    )
+    return derivative(torch.eye(point.numel()).to(point).unflatten(1, point.shape))

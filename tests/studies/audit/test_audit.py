@@ -135,12 +135,13 @@ def test_heads_that_trade_are_told(heads, width, trading):
     assert ("fixes the output of each head" in said) == (not trading)
 
 
-def test_the_stacked_rank_counts_equal_projections_of_two_heads_once():
-    model = build("bert")
-    for layer in model.encoder.layer:
+def test_the_stacked_rank_counts_equal_projections_of_two_heads_once_also_if_they_became_so():
+    lens = Lens(build("bert"))
+    assert lens.sites([ids(9)])[0].stacked_rank == 32
+    for layer in lens.model.encoder.layer:
         weight = layer.attention.output.dense.weight.data
         weight[:, 8:16] = weight[:, :8]
-    audit = idl.audit(Lens(model), [ids(9)], certain_rows=1)
+    audit = idl.audit(lens, [ids(9)], certain_rows=1)
     assert set(audit.table["stacked_rank"]) == {24}
     assert audit.summary().numbers["stacked_size"] == 32
 
