@@ -101,7 +101,7 @@ def test_a_captured_layer_knows_that_scaling(unchecked_shapes):
         original=sdpa_attention_forward,
     )
     weights = torch.softmax(query @ key.mT / 3**0.5, -1)
-    layer = CapturedLayer.of(made, None, made.run(), weights)
+    layer = CapturedLayer.of(made, None, weights=False)
     assert layer.scaling == pytest.approx(3**-0.5)
     assert_close(layer.head(1).recomputed.float(), weights[0, 1])
 

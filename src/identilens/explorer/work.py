@@ -108,9 +108,8 @@ def measured(lens: Lens, text: Any, check: Check, tell: Tell) -> Measured:
 
     def keep(call: AttentionCall) -> Tensor:
         check()
-        output, weights = call.attend()
-        layers.append(CapturedLayer.of(call, sites[call.index], output, weights))
-        layer = layers[-1]
+        layer = CapturedLayer.of(call, sites[call.index])
+        layers.append(layer)
         tell(
             {
                 "layer": len(layers),
@@ -118,7 +117,7 @@ def measured(lens: Lens, text: Any, check: Check, tell: Tell) -> Measured:
                 "viewer": viewer_data([_map(lens, item, head) for head in layer.heads]),
             }
         )
-        return output
+        return call.run()
 
     lens.run([item], keep)
     return Measured(lens, text, item, layers)

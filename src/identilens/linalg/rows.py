@@ -81,12 +81,12 @@ class RowProjector(ABC):
 
     def mixer(self, *columns: Float[Tensor, "head key _"]) -> Mixer:
         """Return what mixes each key's columns, one part after the other, by effective attention."""
+        of_keys = torch.cat(columns, -1)
 
         def mix(rows: slice, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             effective, outside = self.project(rows, weights)
             squares = torch.linalg.vector_norm(effective, dim=-1).square()
-            mixed = [effective @ part[:, : weights.shape[-1]] for part in columns]
-            return torch.cat(mixed, -1), squares, outside
+            return effective @ of_keys[:, : weights.shape[-1]], squares, outside
 
         return mix
 
@@ -106,7 +106,7 @@ class FullRows(RowProjector):
 
     def mixer(self, *columns: Tensor) -> Mixer:
         """Return what mixes by way of W, so that no row of effective attention is computed."""
-        inner = torch.cat([self._basis.mT @ part for part in columns], -1)
+        inner = self._basis.mT @ torch.cat(columns, -1)
 
         def mix(rows: slice, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             coordinates = weights @ self._basis

@@ -64,18 +64,16 @@ class Collector:
 
     def __call__(self, call: AttentionCall) -> Tensor:
         """Handle one attention call: return its output, and store the part of each text."""
-        output, site, only = call.run(), self.sites[call.index], self.rows
+        site = self.sites[call.index]
         if self.number not in (None, call.index):
-            return output
+            return call.run()
         for index, layers in enumerate(self.layers):
             rows, columns = self.lengths.of(index, site.kind, call)
-            part, weights = call.only([index], rows, columns), None
-            if self.weights:
-                weights = (part if only is None else part.rows(only)).attend()[1]
-            layers.append(CapturedLayer.of(part, site, output[index, None, :rows], weights, only))
+            part = call.only([index], rows, columns)
+            layers.append(CapturedLayer.of(part, site, self.weights, self.rows))
         if self.number is not None:
             raise EndedError
-        return output
+        return call.run()
 
 
 class Lengths:

@@ -264,11 +264,10 @@ class CapturedLayer(Captured):
         cls,
         call: AttentionCall,
         site: Site,
-        output: Tensor,
-        weights: Tensor | None,
+        weights: bool = True,
         only: Sequence[int] | None = None,
     ) -> "CapturedLayer":
-        """Return the layer of one text's call (see `AttentionCall.only`), with its output and weights.
+        """Return the layer of one text's call (see `AttentionCall.only`), with its weights unless they are not asked.
 
         Weights may be those of ``only`` some rows.
         """
@@ -279,8 +278,8 @@ class CapturedLayer(Captured):
             near(call.query[0]),
             near(call.key[0]),
             near(call.value[0]),
-            near(output[0]).transpose(0, 1).clone(),
-            None if weights is None else near(weights[0]),
+            near(call.run()[0]).transpose(0, 1).clone(),
+            near(part.weights()[0]) if weights else None,
             None if bool(visible.all()) else near(visible),
             call.scaling,
             None if bias is None else near(bias[0]).expand(-1, *visible.shape),

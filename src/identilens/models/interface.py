@@ -56,6 +56,7 @@ class AttentionCall:
         eager: The family's eager attention, which also returns weights.
         windows: Number of windows of a text that are joined to one map: see `windows.by_text`.
         gating: Computes the gate; None if the outputs go to the output projection as they are.
+        part: Computes what `run` returns of a call that the model does not make: a part of one, or windows joined.
     """
 
     index: int
@@ -69,6 +70,7 @@ class AttentionCall:
     eager: Attend
     windows: int = 1
     gating: Callable[[], Tensor] | None = None
+    part: Callable[[], Tensor] | None = None
 
     @property
     def gate(self) -> Float[Tensor, "batch query head d_v"] | None:
@@ -106,6 +108,7 @@ class AttentionCall:
             mask=None if self.mask is None else part(self.mask),
             arguments=self.arguments | by_row,
             gating=gating and (lambda: gating()[texts, rows]),
+            part=lambda: self.run()[texts, rows],
         )
 
     @property
@@ -176,6 +179,11 @@ class AttentionCall:
             weights = weights * factor.to(weights.dtype)
         return output, weights
 
+    def weights(self) -> Float[Tensor, "batch head row key"]:
+        """Return the weights of `attend`; values are not mixed, unless how a sink acts is told by what they give."""
+        call = self if self.has_sink else replace(self, value=self.value[..., :0])
+        return call.attend()[1]
+
     def mixed(self) -> Float[Tensor, "batch query head d_v"]:
         """Return the output of `attend`, of so many rows at a time that their weights fit."""
         weights = self.query[:, :, 0, 0].numel() * self.key.shape[2]
@@ -188,6 +196,8 @@ class AttentionCall:
 
     @cached_property
     def _ran(self) -> Tensor:
+        if self.part:
+            return self.part()
         return self.original(
             self.module, self.query, self.key, self.value, self.mask, **self.arguments
         )[0]

@@ -69,8 +69,8 @@ class LayerBatch(Layer):
         for rows in self.projector.steps(self.n_query):
             end = self.projector.end(rows)
             calls = [call.rows(rows, end) for call in self.calls]
-            attended = zip(*(call.attend() for call in calls), strict=True)
-            outputs, weights = (near(joined(parts)) for parts in attended)
+            weights = near(joined([call.weights() for call in calls]))
+            outputs = near(joined([call.run() for call in calls]))
             if weights.dtype in HALF:
                 # Computed again from Q and K where that is possible.
                 call = calls[0]
@@ -102,7 +102,7 @@ class LayerBatch(Layer):
         call = self.calls[layer].rows(queries)
         compact = self.projector.compact.unflatten(0, (-1, self.heads))
         T = ProjectedValues(compact[layer], self.projected.d_model)
-        return CapturedLayer.of(call, self.sites[layer], *call.attend()), T
+        return CapturedLayer.of(call, self.sites[layer]), T
 
     def unproven(self, layer: int) -> set[int]:
         """Return heads whose weights are known in half precision only, or that have a sink, once blocks were taken."""

@@ -82,7 +82,7 @@ class Site:
     def stacked_rank(self) -> int:
         """The rank of the output projection as it is now, with the blocks of the heads stacked."""
         weight = self.output_projection.flatten(0, 1)
-        bits = (*map(int, checksums(weight)), *weight.shape)
+        bits = (*map(int, checksums(weight.mT)), *weight.shape)
         return _RANKS.get(bits) or _RANKS.setdefault(bits, stored_rank(weight))
 
     @property

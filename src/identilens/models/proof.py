@@ -166,11 +166,11 @@ class Proof:
     def _check(self, call: AttentionCall) -> None:
         self._who = type(call.module).__name__
         self._check_layout(call)
-        plain, rows = call.run(), self._checked_rows(call)
+        rows = self._checked_rows(call)
         part = call.rows(rows)
-        output, weights = part.attend()
+        plain, (output, weights) = part.run(), part.attend()
         shape = (len(self.items), call.query.shape[1], len(rows), call.key.shape[2])
-        if weights is None or weights.shape != shape or plain[:, rows].shape != output.shape:
+        if weights is None or weights.shape != shape or plain.shape != output.shape:
             self._refuse("attention gives its weights", f": those of {self._who} are not {shape}")
         reference = output
         if call.original is not call.eager and call.query.dtype in HALF:
@@ -180,7 +180,7 @@ class Proof:
             kept, columns = self.lengths.of(text, self.sites[call.index].kind, call)
             places = [row for row in rows if row < kept]
             here = slice(len(places))
-            outputs = plain[text, places], output[text, here], reference[text, here]
+            outputs = (side[text, here] for side in (plain, output, reference))
             self._check_text(call, text, places, columns, weights[text][:, here], *outputs)
 
     def _check_layout(self, call: AttentionCall) -> None:

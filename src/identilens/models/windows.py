@@ -35,7 +35,6 @@ def by_text(handler: Handler, texts: int) -> Handler:
             part.unflatten(0, (-1, windows)).transpose(1, 2).flatten(2, 3)
             for part in (call.query, call.key, call.value)
         )
-        output = call.run().unflatten(0, (-1, windows)).flatten(1, 2)
         joined = replace(
             call,
             query=query,
@@ -43,7 +42,7 @@ def by_text(handler: Handler, texts: int) -> Handler:
             value=value,
             mask=_blocks(mask.expand(batch, -1, queries, -1), windows, hidden),
             arguments=arguments,
-            original=lambda *_, **__: (output, output),
+            part=lambda: call.run().unflatten(0, (-1, windows)).flatten(1, 2),
             windows=windows,
         )
         return handler(joined).unflatten(1, (windows, -1)).flatten(0, 1)

@@ -176,53 +176,49 @@ def measure_layer(layer: Layer) -> LayerMeasures:
     # One product gives sums by type, of which all are the row's sum, and norms of what is mixed or outputs.
     columns = torch.cat([types, lengths[..., None]], -1)
     mix = projector.mixer(types, projector.compact)
-    zeros = lengths.new_zeros(12, heads)
-    moments, null, error, output, weight = zeros.split([5, 2, 2, 2, 1])
     count = types.shape[-1]
-    received = zeros.new_zeros(2, heads, layer.query_types.shape[-1], count)
-    by_key = zeros.new_zeros(heads, 2, T.keys)
-    entries = (sizes + layer.has_sink).sum().double()
-    mean_weight = len(sizes) / entries
-    least, kept = _least_outside(layer), KeptMaps(layer)
-    adding = sizes.new_zeros(heads, len(sizes), dtype=torch.bool)
+    by_key = lengths.new_zeros(heads, 2, T.keys)
+    kept, rows = KeptMaps(layer), []
     for block in layer.blocks():
-        rows, weights = block.rows, block.weights.double()
+        weights, outputs = block.weights.double(), block.outputs
         end = weights.shape[-1]
         kept.add(block)
-        summed, effective, outside = mix(rows, weights)
+        summed, squares, outside = mix(block.rows, weights)
         raw = weights @ columns[:, :end]
-        norms, by_type = raw[..., -1], torch.stack([raw[..., :count], summed[..., :count]])
-        both = torch.stack([torch.ones_like(norms), share_of(torch.ones_like(norms), norms)], 1)
+        ones = torch.ones_like(raw[..., -1])
+        both = torch.stack([ones, share_of(ones, raw[..., -1])], 1)
         by_key[..., :end] += both @ weights
-        adding[:, rows] = outside > least[:, rows]
-        squares = torch.stack([torch.linalg.vector_norm(weights, dim=-1).square(), effective])
-        sums = RowSums(sizes[rows], by_type.sum(-1), squares, outside)
-        sums = sums.with_sink() if layer.has_sink else sums
-        moments += sums.around(mean_weight).sum(-1)
-        null += sums.null_squares(adding[:, rows] | layer.has_sink).sum(-1)
-        weight += sums.squares[0].sum(-1)
-        received += layer.query_types[:, rows].repeat_interleave(layer.heads, 0).mT @ by_type
-        outputs = block.outputs.double()
-        error[0] += torch.linalg.vector_norm(summed[..., count:] - outputs, dim=(1, 2)).square()
-        norms = torch.linalg.vector_norm(outputs, dim=-1)
-        error[1] += norms.square().sum(-1)
-        norms = norms.unflatten(0, (texts, layer.heads))
-        shares = share_of(norms, norms.sum(1, keepdim=True))
-        output += torch.stack([norms, shares]).sum(-1).flatten(1)
-    null_shares = (null / weight.clamp_min(_TINY)).clamp(0, 1)
+        vectors = weights, summed[..., count:] - outputs, outputs
+        norms = [torch.linalg.vector_norm(part, dim=-1) for part in vectors]
+        numbers = torch.stack([*norms, squares, outside], -1)
+        rows.append(torch.cat([raw[..., :count], summed[..., :count], numbers], -1))
+    by_type, numbers = torch.cat(rows, 1).split([2 * count, 5], -1)
+    by_type = by_type.unflatten(-1, (2, count)).movedim(-2, 0)
+    raw, error, output, squares, outside = numbers.unbind(-1)
+    adding = outside > _least_outside(layer)
+    sums = RowSums(sizes, by_type.sum(-1), torch.stack([raw.square(), squares]), outside)
+    sums = sums.with_sink() if layer.has_sink else sums
+    entries = (sizes + layer.has_sink).sum().double()
+    mean_weight = len(sizes) / entries
+    null = sums.null_squares(adding | layer.has_sink).sum(-1)
+    null_shares = (null / sums.squares[0].sum(-1).clamp_min(_TINY)).clamp(0, 1)
+    received = layer.query_types.repeat_interleave(layer.heads, 0).mT @ by_type
+    by_text = output.unflatten(0, (texts, layer.heads))
+    shares = share_of(by_text, by_text.sum(1, keepdim=True)).flatten(0, 1)
+    error, size = (torch.linalg.vector_norm(part, dim=-1) for part in (error, output))
     return LayerMeasures(
         rank=projector.rank,
         nullity=sizes[-1] + layer.has_sink - projector.rank,
         simplex_nullity=_simplex_nullity(layer, adding),
         null_share=null_shares[0],
         simplex_null_share=null_shares[1],
-        pearson=_pearson(moments / entries, mean_weight),
-        reconstruction_error=(error[0] / error[1].clamp_min(_TINY)).sqrt(),
+        pearson=_pearson(sums.around(mean_weight).sum(-1) / entries, mean_weight),
+        reconstruction_error=error / size.clamp_min(_TINY),
         **_sinks(layer, by_key / len(sizes), lengths),
-        output_share=output[1] / len(sizes),
+        output_share=shares.mean(-1),
         raw_received=received[0],
         effective_received=received[1],
-        output_norm=output[0],
+        output_norm=output.sum(-1),
         maps=kept.maps(),
         means=kept.means,
     )

@@ -126,8 +126,7 @@ class AnswerStudy(LensStudy[AnswerSettings, Answers]):
         frames, tolerances = [], settings.read_tolerances(lens.dtype)
 
         def measure(call: AttentionCall) -> Tensor:
-            asked = call.rows(queries)
-            layer = CapturedLayer.of(asked, self._sites[call.index], *asked.attend())
+            layer = CapturedLayer.of(call.rows(queries), self._sites[call.index])
             keys = [*segments, *[SINK] * layer.sink]
             claims = segments_by_name(keys, _UNNAMED)
             frames.append(
