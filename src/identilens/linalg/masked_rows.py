@@ -107,13 +107,6 @@ class MaskedRows(RowProjector):
     def _ones(self, rows: slice) -> Tensor:
         return self._totals(rows, self.white)
 
-    def _spaces(self, heads: Float[Tensor, "head row c"]) -> Float[Tensor, "space all c"]:
-        """Return the rows of heads that share values one after another."""
-        return heads.reshape(len(self.white), self.share * heads.shape[1], heads.shape[-1])
-
-    def _heads(self, spaces: Float[Tensor, "space all c"]) -> Float[Tensor, "head row c"]:
-        return spaces.reshape(len(self.compact), spaces.shape[1] // self.share, spaces.shape[-1])
-
     def _parts(self, count: int) -> list[slice]:
         return blocks(count, 32 * self.keys * self.compact.shape[-1], self.white.device)
 

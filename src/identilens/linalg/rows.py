@@ -65,6 +65,13 @@ class RowProjector(ABC):
         """Return the number of keys up to the last that some of the rows sees."""
         return int(self.visible[rows].any(0).nonzero()[-1]) + 1
 
+    def _spaces(self, heads: Float[Tensor, "head row c"]) -> Float[Tensor, "space all c"]:
+        """Return the rows of heads that share values one after another."""
+        return heads.reshape(len(self.white), self.share * heads.shape[1], heads.shape[-1])
+
+    def _heads(self, spaces: Float[Tensor, "space all c"]) -> Float[Tensor, "head row c"]:
+        return spaces.reshape(len(self.compact), spaces.shape[1] // self.share, spaces.shape[-1])
+
     def steps(self, queries: int) -> list[slice]:
         """Return the rows, as many at a time as memory allows."""
         held = self._row_bytes + 40 * len(self.compact) * self.keys
@@ -97,19 +104,19 @@ class FullRows(RowProjector):
     def __init__(self, compact: Tensor, factor: Factor, tolerance: Tolerance, queries: int) -> None:
         every = compact.new_ones(1, compact.shape[1], dtype=torch.bool)
         super().__init__(compact, factor, tolerance, every.expand(queries, -1))
-        self._basis = self.white[:, None].expand(-1, self.share, -1, -1).flatten(0, 1)
         self._outside = ones_outside(factor.basis).repeat_interleave(self.share)[:, None]
 
     def project(self, rows: slice, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return W Wᵀ a, and what is left of the ones, which is the same in all rows."""
-        return weights @ self._basis @ self._basis.mT, self._outside.expand(weights.shape[:2])
+        projected = self._spaces(weights) @ self.white @ self.white.mT
+        return self._heads(projected), self._outside.expand(weights.shape[:2])
 
     def mixer(self, *columns: Tensor) -> Mixer:
         """Return what mixes by way of W, so that no row of effective attention is computed."""
-        inner = self._basis.mT @ torch.cat(columns, -1)
+        inner = self.white.mT.repeat_interleave(self.share, 0) @ torch.cat(columns, -1)
 
         def mix(rows: slice, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-            coordinates = weights @ self._basis
+            coordinates = self._heads(self._spaces(weights) @ self.white)
             squares = torch.linalg.vector_norm(coordinates, dim=-1).square()
             return coordinates @ inner, squares, self._outside.expand(weights.shape[:2])
 

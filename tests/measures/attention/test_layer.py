@@ -31,10 +31,8 @@ def test_summary_of_blocks_equals_the_whole_map(causal, block):
         assert float(found.null_share[head]) == pytest.approx(float(null_share), abs=1e-9)
         pearson = torch.corrcoef(torch.stack([weights[seen], effective[seen]]))[0, 1]
         assert float(found.pearson[head]) == pytest.approx(float(pearson), abs=1e-9)
-        assert float(found.raw_received[head]) == pytest.approx(40)
-        assert float(found.effective_received[head]) == pytest.approx(
-            float(effective.sum()), abs=1e-8
-        )
+        assert float(found.received[0, head]) == pytest.approx(40)
+        assert float(found.received[1, head]) == pytest.approx(float(effective.sum()), abs=1e-8)
     assert found.reconstruction_error.max() < 1e-9
     assert found.rank.tolist() == [8, 8]
     assert found.simplex_nullity.tolist() == [31, 31]

@@ -135,8 +135,7 @@ class LayerMeasures:
         learned_sink: Attention to the learned sink, a key without value, mean over queries; 0 for heads without one.
         output_share: The head's share of the norms of the layer's head outputs after W_O, mean over queries, in
             [0, 1]; 1 / heads for an average head.
-        raw_received: Sum of the weights of all queries of a type on all keys of a type.
-        effective_received: The same for effective attention.
+        received: Sum of raw and of effective attention of all queries of a type to all keys of a type.
         output_norm: Sum over the queries of the norms of the head outputs.
         maps: Raw and effective attention, if they are kept.
         means: If they are kept: attention of a block of neighbouring queries, on average, to each block of keys. Rows
@@ -157,8 +156,7 @@ class LayerMeasures:
     first_mass: PerHead
     learned_sink: PerHead
     output_share: PerHead
-    raw_received: Float[Tensor, "head query_type key_type"]
-    effective_received: Float[Tensor, "head query_type key_type"]
+    received: Float[Tensor, "2 head query_type key_type"]
     output_norm: PerHead
     maps: tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]] | None
     means: Float[Tensor, "head queries keys"] | None
@@ -216,8 +214,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         reconstruction_error=error / size.clamp_min(_TINY),
         **_sinks(layer, by_key / len(sizes), lengths),
         output_share=shares.mean(-1),
-        raw_received=received[0],
-        effective_received=received[1],
+        received=received,
         output_norm=output.sum(-1),
         maps=kept.maps(),
         means=kept.means,

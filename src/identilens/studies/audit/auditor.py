@@ -98,7 +98,7 @@ class Auditor:
     def start_part(self) -> None:
         """Forget what was gathered for the part before."""
         # Columns are made once the batches are through: reading a value would make a GPU wait after every layer.
-        self._layers: list[tuple[int, Callable[[], _Columns]]] = []
+        self._layers: list[tuple[int, Callable[[int], _Columns]]] = []
         self._certain: list[tuple[int, Row]] = []
         self._received: list[Callable[[], _Columns]] = []
         self._matrices: dict[str, Tensor] = {}
@@ -115,7 +115,8 @@ class Auditor:
     def output(self, effects: Sequence[Row]) -> Output:
         """Return the tables and kept matrices of the part, with the effects of heads."""
         first = itemgetter(0)
-        layers = [columns() for _, columns in sorted(self._layers, key=first)]
+        ranks = [site.stacked_rank for site in self.sites]
+        layers = [columns(ranks[number]) for number, columns in sorted(self._layers, key=first)]
         certain = [row for _, row in sorted(self._certain, key=first)]
         parts = {"table": layers, "rows": [certain], "effects": [effects]}
         received = [columns() for columns in self._received]
@@ -188,8 +189,7 @@ class Auditor:
             measures = measure_layer(layer)
             check_finite(attention_output=measures.output_norm)
             asking = torch.cat([side.types for side in queries]).sum(0)
-            both = torch.stack([measures.raw_received, measures.effective_received])
-            received = both.unflatten(1, (len(sites), -1, layer.heads)).sum(2)
+            received = measures.received.unflatten(1, (len(sites), -1, layer.heads)).sum(2)
             sizes = "n_query", "n_key", "d_k", "d_v"
             counts = {name: getattr(layer, name) for name in sizes}
             counts["d_model"] = factor.d_model
@@ -343,6 +343,7 @@ def layer_columns(
     counts: dict[str, int],
     measures: Float[Tensor, "measure head"],
     keys: Sequence[Sequence[str]],
+    stacked_rank: int,
 ) -> _Columns:
     """Return columns of the audit table: the heads of a layer, one text after the other.
 
@@ -352,11 +353,12 @@ def layer_columns(
         counts: Columns that all rows share.
         measures: The `scalars`.
         keys: The tokens at each text's keys.
+        stacked_rank: `Site.stacked_rank`.
     """
     columns = dict(zip(_MEASURES, measures.tolist(), strict=True))
     tokens = [names for names in keys for _ in range(site.heads)]
     sinks = zip(tokens, columns["sink"], strict=True)
-    same = counts | {"layer": site.layer, "kind": site.kind, "stacked_rank": site.stacked_rank}
+    same = counts | {"layer": site.layer, "kind": site.kind, "stacked_rank": stacked_rank}
     return {
         **{name: [value] * len(tokens) for name, value in same.items()},
         **columns,
