@@ -21,15 +21,15 @@ WINGS = ("lab", "reproduce")
 """Packages that the core does not import."""
 
 LIMITS = {
-    "nodes": 231_760,
-    "nodes of the core": 194_380,
-    "nodes of linalg": 16_660,
-    "nodes of measures": 30_420,
+    "nodes": 231_640,
+    "nodes of the core": 194_260,
+    "nodes of linalg": 16_650,
+    "nodes of measures": 30_330,
     "nodes of models": 46_970,
     "nodes of runs": 14_490,
     "nodes of charts": 9_980,
     "nodes of studies": 64_840,
-    "nodes of explorer": 5_760,
+    "nodes of explorer": 5_740,
     "nodes of cli": 5_000,
     "nodes of lab": 27_400,
     "nodes of reproduce": 9_990,
