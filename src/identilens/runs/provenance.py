@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import version
+from importlib import metadata
 from typing import Any
 
 Record = dict[str, Any]
@@ -16,7 +16,7 @@ FORMAT = 1
 """Number of the form of a run's folder: a run of another number is neither read nor continued."""
 
 _LIBRARIES = ("identilens", "torch", "transformers", "numpy", "scipy", "polars")
-_version = cache(version)
+version = cache(metadata.version)
 _MOST = 3
 """Largest number of differences that are named."""
 
@@ -60,7 +60,7 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
         "format": FORMAT,
         "fingerprint": hashlib.sha256(canonical.encode()).hexdigest(),
         **run,
-        "libraries": {name: _version(name) for name in _LIBRARIES},
+        "libraries": {name: version(name) for name in _LIBRARIES},
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads",
