@@ -261,8 +261,8 @@ class Auditor:
 
 
 def _held(call: AttentionCall) -> int:
-    """Return the bytes of values, whitened values and their factors of a call's heads, in float64."""
-    return 32 * call.query.shape[1] * call.value[:, 0].numel()
+    """Return the bytes of values, whitened values and the factors of blocks of a call's heads, in float64."""
+    return 64 * call.query.shape[1] * call.value[:, 0].numel()
 
 
 def _shape_of(site: Site, call: AttentionCall) -> Hashable:
