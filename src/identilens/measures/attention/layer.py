@@ -188,11 +188,11 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         by_key[..., :end] += both @ weights
         vectors = weights, summed[..., count:] - outputs, outputs
         norms = [torch.linalg.vector_norm(part, dim=-1) for part in vectors]
-        numbers = torch.stack([*norms, squares, outside], -1)
-        rows.append(torch.cat([raw[..., :count], summed[..., :count], numbers], -1))
+        of_rows = torch.stack([*norms, squares, outside], -1)
+        rows.append(torch.cat([raw[..., :count], summed[..., :count], of_rows], -1))
     by_type, numbers = torch.cat(rows, 1).split([2 * count, 5], -1)
     by_type = by_type.unflatten(-1, (2, count)).movedim(-2, 0)
-    raw, error, output, squares, outside = numbers.unbind(-1)
+    raw, errors, output_norms, squares, outside = numbers.unbind(-1)
     adding = outside > _least_outside(layer)
     sums = RowSums(sizes, by_type.sum(-1), torch.stack([raw.square(), squares]), outside)
     sums = sums.with_sink() if layer.has_sink else sums
@@ -201,9 +201,9 @@ def measure_layer(layer: Layer) -> LayerMeasures:
     null = sums.null_squares(adding | layer.has_sink).sum(-1)
     null_shares = (null / sums.squares[0].sum(-1).clamp_min(_TINY)).clamp(0, 1)
     received = layer.query_types.repeat_interleave(layer.heads, 0).mT @ by_type
-    by_text = output.unflatten(0, (texts, layer.heads))
+    by_text = output_norms.unflatten(0, (texts, layer.heads))
     shares = share_of(by_text, by_text.sum(1, keepdim=True)).flatten(0, 1)
-    error, size = (torch.linalg.vector_norm(part, dim=-1) for part in (error, output))
+    error, size = (torch.linalg.vector_norm(part, dim=-1) for part in (errors, output_norms))
     return LayerMeasures(
         rank=projector.rank,
         nullity=sizes[-1] + layer.has_sink - projector.rank,
@@ -215,7 +215,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         **_sinks(layer, by_key / len(sizes), lengths),
         output_share=shares.mean(-1),
         received=received,
-        output_norm=output.sum(-1),
+        output_norm=output_norms.sum(-1),
         maps=kept.maps(),
         means=kept.means,
     )

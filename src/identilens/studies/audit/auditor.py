@@ -90,8 +90,7 @@ class Auditor:
         self.keep, self.means, self.rows = keep, means, rows
         special = getattr(lens.tokenizer, "all_special_tokens", ["[CLS]"])
         used = items.names or {"[CLS]"}
-        special = [token for token in special if token in used]
-        self.type_names = type_names(special)
+        self.type_names = type_names([token for token in special if token in used])
         self._factors: dict[tuple[int, ...], OutputFactor] = {}
         self.start_part()
 
@@ -115,7 +114,7 @@ class Auditor:
     def output(self, effects: Sequence[Row]) -> Output:
         """Return the tables and kept matrices of the part, with the effects of heads."""
         first = itemgetter(0)
-        ranks = [site.stacked_rank for site in self.sites]
+        ranks = {number: self.sites[number].stacked_rank for number in dict(self._layers)}
         layers = [columns(ranks[number]) for number, columns in sorted(self._layers, key=first)]
         certain = [row for _, row in sorted(self._certain, key=first)]
         parts = {"table": layers, "rows": [certain], "effects": [effects]}
