@@ -69,8 +69,8 @@ class LayerBatch(Layer):
         for rows in self.projector.steps(self.n_query):
             end = self.projector.end(rows)
             calls = [call.rows(rows, end) for call in self.calls]
-            weights = near(joined([call.weights() for call in calls]))
-            outputs = near(joined([call.run() for call in calls]))
+            attended = zip(*(call.attend() for call in calls), strict=True)
+            outputs, weights = (near(joined(parts)) for parts in attended)
             if weights.dtype in HALF:
                 # Computed again from Q and K where that is possible.
                 call = calls[0]

@@ -89,8 +89,9 @@ class Auditor:
         self.settings = settings
         self.keep, self.means, self.rows = keep, means, rows
         special = getattr(lens.tokenizer, "all_special_tokens", ["[CLS]"])
-        used = items.names or {"[CLS]"}
-        self.type_names = type_names([token for token in special if token in used])
+        self.type_names = type_names(
+            [token for token in special if token in (items.names or {"[CLS]"})]
+        )
         self._factors: dict[tuple[int, ...], OutputFactor] = {}
         self.start_part()
 
@@ -225,7 +226,8 @@ class Auditor:
                 yield [row], cut
             else:
                 waiting.setdefault((cut, pattern), []).append(row)
-        held = sum(map(_held, calls)) // len(self._batch)
+        # With the factors of blocks of rows.
+        held = 2 * sum(map(_held, calls)) // len(self._batch)
         for (cut, _), places in waiting.items():
             for some in blocks(len(places), held, call.value.device):
                 yield places[some], cut
@@ -260,8 +262,8 @@ class Auditor:
 
 
 def _held(call: AttentionCall) -> int:
-    """Return the bytes of values, whitened values and the factors of blocks of a call's heads, in float64."""
-    return 64 * call.query.shape[1] * call.value[:, 0].numel()
+    """Return the bytes of values, whitened values and their factors of a call's heads, in float64."""
+    return 32 * call.query.shape[1] * call.value[:, 0].numel()
 
 
 def _shape_of(site: Site, call: AttentionCall) -> Hashable:
