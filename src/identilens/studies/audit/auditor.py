@@ -226,7 +226,7 @@ class Auditor:
                 yield [row], cut
             else:
                 waiting.setdefault((cut, pattern), []).append(row)
-        # With the factors of blocks of rows.
+        # Factors of blocks of rows take about as much again.
         held = 2 * sum(map(_held, calls)) // len(self._batch)
         for (cut, _), places in waiting.items():
             for some in blocks(len(places), held, call.value.device):
