@@ -56,7 +56,6 @@ def check_mask(visible: Tensor | None, queries: int, keys: int) -> None:
     """Raise for a visible mask that is not boolean (query, key), or hides every key from a query."""
     if visible is None:
         return
-    check_finite(visible=visible)
     if visible.dtype != torch.bool or visible.shape != (queries, keys):
         raise InputError(
             f"visible must be a boolean mask of shape ({queries}, {keys}); "

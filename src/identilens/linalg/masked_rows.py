@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn.functional import one_hot, pad
 
 from identilens.linalg.factor import (
-    Factor,
     cholesky,
     factorise,
     inverse_of,
@@ -17,7 +16,7 @@ from identilens.linalg.factor import (
     squared_norm,
 )
 from identilens.linalg.memory import blocks
-from identilens.linalg.rows import BLOCK, RowProjector, Tolerance
+from identilens.linalg.rows import BLOCK, RowProjector
 
 SAME = 1e-14
 """Two rows of T count as one row up to this difference, as a share of the largest entry: rounding in float64."""
@@ -37,26 +36,22 @@ class MaskedRows(RowProjector):
     badly conditioned.
     """
 
-    def __init__(
-        self,
-        compact: Tensor,
-        factor: Factor,
-        tolerance: Tolerance,
-        visible: Bool[Tensor, "query key"],
-    ) -> None:
-        super().__init__(compact, factor, tolerance, visible)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._row_bytes = 24 * len(self.white) * self.width * (self.width + self.keys)
-        self._tolerances = tolerance(self.sizes)
+        self._tolerances = self.tolerance(self.sizes)
         last = self.keys - 1 - self.visible.byte().flip(-1).argmax(-1)
         self._first, independent = self._independent()
         self._equal = last < independent[:, None]
         keys = torch.arange(self._first.shape[1], device=last.device)
         self._repeats = (self._first < keys).any(-1, keepdim=True)
         # (M Mᵀ)⁻¹ with F = W M: its product with G⁻¹ has the trace of the inverse Gram matrix of T.
-        back = factor.coordinates.mT @ factor.coordinates
+        coordinates = self.factor.coordinates
+        back = coordinates.mT @ coordinates
         self._back = back.flatten(1).unflatten(0, (len(self.white), self.share)).mT
-        if not bool(visible[-1].all()):
-            self.rank = self._ranks(slice(len(visible) - 1, len(visible)))[:, 0]
+        if int(self.sizes[-1]) < self.keys:
+            queries = len(self.visible)
+            self.rank = self._ranks(slice(queries - 1, queries))[:, 0]
 
     def row_ranks(self) -> Int[Tensor, "head query"]:
         """Return the rank at each query's keys: by certificate, or by a decomposition."""
@@ -158,7 +153,8 @@ class MaskedRows(RowProjector):
         )
         condition = (trace * own_squares).repeat_interleave(self.share, 0)
         full_rank = traces * squares * self._tolerances[rows].square() < 1
-        return full_rank & (condition < ACCURATE) & self._full_width[:, None], condition
+        full_rank &= self.factor.rank[:, None] == self.compact.shape[-1]
+        return full_rank & (condition < ACCURATE), condition
 
     def _independent(self) -> tuple[Int[Tensor, "head lead"], Int[Tensor, " head"]]:
         """Return each leading key's first key with the same row of T, and up to which different rows are independent.
@@ -196,10 +192,8 @@ class CausalRows(MaskedRows):
     nested, so that rows whose own Gram matrix is singular leave the rows after them as they are.
     """
 
-    def __init__(
-        self, compact: Tensor, factor: Factor, tolerance: Tolerance, visible: Tensor
-    ) -> None:
-        super().__init__(compact, factor, tolerance, visible)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         keys, self._row_bytes = self.keys, 0
         # Rows of no more keys than the values have dimensions are their own projection, or decomposed.
         self._lead = min(self.width, keys) // BLOCK * BLOCK
@@ -223,7 +217,7 @@ class CausalRows(MaskedRows):
         trace = last.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)
         trace = trace + _later(steps.square().sum(-1))
         trace = torch.where(sound, trace, torch.inf).flatten(1)
-        along = factor.coordinates.mT.unflatten(0, (len(white), self.share))
+        along = self.factor.coordinates.mT.unflatten(0, (len(white), self.share))
         growth = torch.linalg.vector_norm(steps.flatten(1, 2)[:, None] @ along, dim=-1).square()
         ends = (last.flatten(2) @ self._back).mT[..., None]
         traces = (ends + _later(growth.unflatten(-1, (-1, BLOCK)))).flatten(2).flatten(0, 1)

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 WITHOUT_DOUBLES = {"mps"}
@@ -21,6 +22,11 @@ def blocks(count: int, bytes_each: int, device: torch.device, multiple: int = 1)
     held = PROCESSOR_BYTES if device.type == "cpu" else DEVICE_BYTES
     step = max(held // max(bytes_each, 1) // multiple, 1) * multiple
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
+
+
+def held_by(values: Float[Tensor, "batch group key d"], heads: int) -> int:
+    """Return about how many bytes the values of so many heads, whitened values and their factors take, in float64."""
+    return (16 + values.shape[-1]) * heads * values[:, 0].numel()
 
 
 def joined(parts: Sequence[Tensor]) -> Tensor:

@@ -124,11 +124,12 @@ class ProjectedValues:
 
     def projector(self, queries: int, visible: Visible = None) -> RowProjector:
         """Return the projector for the mask: one for all rows, nested for causal rows, or row by row."""
+        check_mask(visible, queries, self.keys)
         compact = self.compact.reshape(-1, *self.compact.shape[-2:])
         parts = compact, self.factor.flat, self.tolerance_of
-        check_mask(visible, queries, self.keys)
         if visible is None or bool(visible.all()):
-            return FullRows(*parts, queries)
+            every = compact.new_ones(1, self.keys, dtype=torch.bool)
+            return FullRows(*parts, every.expand(queries, -1))
         if queries == self.keys and torch.equal(visible, torch.ones_like(visible).tril()):
             return CausalRows(*parts, visible)
         return MaskedRows(*parts, visible)

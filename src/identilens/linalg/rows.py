@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from identilens.linalg.factor import Factor
-from identilens.linalg.memory import blocks
+from identilens.linalg.memory import blocks, joined
 from identilens.linalg.simplex import ones_outside
 
 BLOCK = 64
@@ -22,6 +23,7 @@ Mixer = Callable[[slice, Tensor], tuple[Tensor, Tensor, Tensor]]
 """Takes rows and their weights a; returns what P a mixes of each key's columns, ‖P a‖² and ‖(I − P) 1‖²."""
 
 
+@dataclass(eq=False)
 class RowProjector(ABC):
     """Projects each row on the column space of T at the keys that it sees (Brunner et al. 2020, Eq. 9).
 
@@ -29,23 +31,25 @@ class RowProjector(ABC):
     of all rows of T. With G the Gram matrix of W over a row's keys, P a = W G⁻¹ Wᵀ a there.
 
     Attributes:
+        compact: F of each head, see `ProjectedValues`.
+        factor: Its factor.
+        tolerance: That of T.
+        visible: Which keys each query sees.
         rank: Rank of T restricted to the last query's keys.
         sizes: How many keys each query sees.
     """
 
-    def __init__(
-        self,
-        compact: Float[Tensor, "head key r"],
-        factor: Factor,
-        tolerance: Tolerance,
-        visible: Bool[Tensor, "query key"],
-    ) -> None:
-        self.compact, self.white = compact, factor.basis
-        self.tolerance, self.visible, self.sizes = tolerance, visible, visible.sum(-1)
+    compact: Float[Tensor, "head key r"]
+    factor: Factor
+    tolerance: Tolerance
+    visible: Bool[Tensor, "query key"]
+
+    def __post_init__(self) -> None:
+        self.white, self.rank = self.factor.basis, self.factor.rank
+        # By parts, since a sum of booleans takes eight bytes for each.
+        self.sizes = joined([part.sum(-1) for part in self.visible.split(1024)])
         self.keys, self.width = self.white.shape[-2:]
-        self.share = max(len(compact), 1) // max(len(self.white), 1)
-        self.rank = factor.rank
-        self._full_width = factor.rank == compact.shape[-1]
+        self.share = max(len(self.compact), 1) // max(len(self.white), 1)
         self._row_bytes = 0
 
     def row_ranks(self) -> Int[Tensor, "head query"]:
@@ -101,10 +105,9 @@ class RowProjector(ABC):
 class FullRows(RowProjector):
     """Every query sees every key, so that G is the identity."""
 
-    def __init__(self, compact: Tensor, factor: Factor, tolerance: Tolerance, queries: int) -> None:
-        every = compact.new_ones(1, compact.shape[1], dtype=torch.bool)
-        super().__init__(compact, factor, tolerance, every.expand(queries, -1))
-        self._outside = ones_outside(factor.basis).repeat_interleave(self.share)[:, None]
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._outside = ones_outside(self.white).repeat_interleave(self.share)[:, None]
 
     def project(self, rows: slice, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Return W Wᵀ a, and what is left of the ones, which is the same in all rows."""

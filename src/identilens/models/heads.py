@@ -279,7 +279,7 @@ class CapturedLayer(Captured):
             near(call.key[0]),
             near(call.value[0]),
             near(call.run()[0]).transpose(0, 1).clone(),
-            near(part.weights()[0]) if weights else None,
+            near(part.attend()[1][0]) if weights else None,
             None if bool(visible.all()) else near(visible),
             call.scaling,
             None if bias is None else near(bias[0]).expand(-1, *visible.shape),

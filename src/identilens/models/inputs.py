@@ -154,7 +154,14 @@ class InputReader:
             tensors["token_type_ids"] = torch.tensor(encoded["token_type_ids"])
         tokens = {"encoder": self.names(ids)}
         if self.config.is_encoder_decoder:
-            target = self._target(entry, ids, index, max_length)
+            if (start := getattr(self.config, "decoder_start_token_id", None)) is None:
+                raise InputError(
+                    "the model's configuration has no decoder_start_token_id, so decoder inputs cannot be made. "
+                    "Pass a batch with decoder_input_ids."
+                )
+            if _is_pair(entry):
+                ids = self._tokenize(entry[1], index, max_length)["input_ids"]
+            target = [start, *ids[:-1]]
             tensors["decoder_input_ids"] = torch.tensor(target)
             tokens["decoder"] = self.names(target)
         spans = tuple(map(tuple, encoded.get("offset_mapping", ())))
@@ -189,17 +196,6 @@ class InputReader:
             encoded = self.tokenizer(first, pair, max_length=longest, **options)
             encoded = {name: row[1:] for name, row in encoded.items()}
         return {**encoded, "text": first if second is None else f"{first} ||| {second}"}
-
-    def _target(self, entry: Any, ids: list[int], index: int, max_length: int | None) -> list[int]:
-        if (start := getattr(self.config, "decoder_start_token_id", None)) is None:
-            raise InputError(
-                "the model's configuration has no decoder_start_token_id, so decoder inputs cannot be made. "
-                "Pass a batch with decoder_input_ids."
-            )
-        target = (
-            self._tokenize(entry[1], index, max_length)["input_ids"] if _is_pair(entry) else ids
-        )
-        return [start, *target[:-1]]
 
     def _from_batch(self, batch: Mapping[str, Any], max_length: int | None) -> Iterator[Item]:
         tensors = {

@@ -179,11 +179,6 @@ class AttentionCall:
             weights = weights * factor.to(weights.dtype)
         return output, weights
 
-    def weights(self) -> Float[Tensor, "batch head row key"]:
-        """Return the weights of `attend`; values are not mixed, unless how a sink acts is told by what they give."""
-        call = self if self.has_sink else replace(self, value=self.value[..., :0])
-        return call.attend()[1]
-
     def mixed(self) -> Float[Tensor, "batch query head d_v"]:
         """Return the output of `attend`, of so many rows at a time that their weights fit."""
         weights = self.query[:, :, 0, 0].numel() * self.key.shape[2]

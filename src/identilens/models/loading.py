@@ -127,7 +127,11 @@ def _loaded(
         config = AutoConfig.from_pretrained(model, **common)
     except (OSError, ValueError) as error:
         raise model_not_found(model, error) from error
-    refuse_pickles(model, common)
+    # An index of weights that names other files would not be read as safetensors.
+    index = cached_file(model, "model.safetensors.index.json", **common, **QUIET)
+    places = {} if index is None else json.loads(Path(index).read_bytes())["weight_map"]
+    if not all(str(file).endswith(".safetensors") for file in places.values()):
+        raise ModelError(f"{index} names files that are no safetensors. {_REMEDY}")
     options |= {"config": config, "use_safetensors": True, **common}
     [known, *_] = getattr(config, "architectures", None) or [""]
     # Classes registered with the Auto classes of transformers, such as ours, are not attributes of transformers.
@@ -193,18 +197,6 @@ QUIET = {
     f"_raise_exceptions_for_{what}": False
     for what in ("missing_entries", "connection_errors", "gated_repo")
 }
-
-
-def refuse_pickles(model: str | Path, common: Mapping[str, Any]) -> None:
-    """Raise for an index of weights that names other files, which would not be read as safetensors.
-
-    Raises:
-        ModelError: Naming the index.
-    """
-    index = cached_file(model, "model.safetensors.index.json", **common, **QUIET)
-    places = {} if index is None else json.loads(Path(index).read_bytes())["weight_map"]
-    if not all(str(file).endswith(".safetensors") for file in places.values()):
-        raise ModelError(f"{index} names files that are no safetensors. {_REMEDY}")
 
 
 def left_over(network: PreTrainedModel, unexpected: Iterable[str]) -> list[str]:

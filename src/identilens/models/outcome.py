@@ -38,9 +38,6 @@ Measure = Callable[[Any, Tensor, Tensor], Any]
 _AT_ONCE, _LOGITS = 8, 2**24
 """Copies of a text in one run of the model at most, and how many logits they may have together."""
 
-_ENTRIES = 2**22
-"""Entries that are held in double precision at a time, where an outcome has more of them."""
-
 Heads = Sequence[tuple[int, int]]
 """Heads: the number of their attention in call order, and their own."""
 
@@ -205,12 +202,11 @@ class Answer:
         # The products of all moves in the metric of the outcome, near where it is after.
         metric = wide(moves.new_zeros(len(moves), len(moves)))
         length = wide(self._entries_of(self._derived.output)).norm().square().clamp_min(1e-300)
-        step = max(1, _ENTRIES // (len(moves) * after.shape[1]))
-        for part, entries in zip(moves.split(step, 1), after.split(step), strict=True):
-            part = wide(part)
+        for some in blocks(len(after), 8 * moves[:, 0].numel(), after.device):
+            part = wide(moves[:, some])
             scaled = part / length
             if self.outcome == "prediction":
-                p = wide(entries).softmax(-1)
+                p = wide(after[some]).softmax(-1)
                 part = part - (part * p).sum(-1, keepdim=True)
                 scaled = part * p / 2
             metric += part.flatten(1) @ scaled.flatten(1).mT

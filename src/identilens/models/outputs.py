@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from identilens.linalg.memory import wide
 from identilens.models.capture import Lengths
 from identilens.models.inputs import Item
 
@@ -17,7 +16,7 @@ def relative(actual: Tensor, expected: Tensor) -> float:
     if not expected.numel():
         return 0.0
     # Infinite entries that are the same do not differ.
-    error = (actual - expected).masked_fill(actual == expected, 0.0).abs().max()
+    error = (actual - expected).masked_fill_(actual == expected, 0.0).abs_().max()
     size = expected.nan_to_num(0.0, 0.0, 0.0).abs().max().clamp_min(1e-12)
     return float(error / size)
 
@@ -33,7 +32,7 @@ def deviation(plain: Any, other: Any, lengths: Lengths, items: Sequence[Item]) -
         for text in range(len(items)):
             part = _index(name, expected, text, lengths, items)
             if part is not None:
-                errors.append(relative(wide(others[name][part]), wide(expected[part])))
+                errors.append(relative(others[name][part], expected[part]))
     # Unlike Python's, torch's largest is NaN if any is.
     return float(torch.tensor(errors, dtype=torch.float64).max())
 

@@ -277,7 +277,7 @@ class Proof:
                 return
             self._note(
                 "the module hands on the attention output",
-                relative(wide(entered[text, kept]), wide(joined[text, kept])),
+                relative(entered[text, kept], joined[text, kept]),
             )
             rows = [row for row in checked if row < kept.stop]
             summed = torch.einsum("nhv,hvd->nd", wide(mixed[text, rows]), projection) + bias

@@ -48,9 +48,9 @@ def test_means_over_blocks_of_queries_and_keys(causal, n, block):
         torch.randn(2, n, 4, generator=generator), torch.randn(2, 4, 8, generator=generator)
     )
     layer = TensorLayer(projected, weights, visible, block)
-    assert measure_layer(layer).means is None
+    assert not measure_layer(layer).kept
     layer.keeps_means = True
-    means = measure_layer(layer).means
+    means = measure_layer(layer).kept["means"]
     size = min(48, n)
     assert means.shape == (2, size, size)
     where = [token * size // n for token in range(n)]

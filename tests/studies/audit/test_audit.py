@@ -159,6 +159,7 @@ def test_maps_of_long_texts_are_kept_as_means_over_blocks(family, held, monkeypa
     lens = Lens(build(family))
     monkeypatch.setattr("identilens.measures.attention.layer.BLOCKS", 7)
     monkeypatch.setattr(memory, "PROCESSOR_BYTES", held)
+    monkeypatch.setattr("identilens.models.layer_batch.LARGE", held)
     options = {"certain_rows": 0, "effects": "none"}
     found = idl.audit(lens, [ids(40, 1)], example_length=39, **options)
     whole = idl.audit(lens, [ids(40, 1)], **options)

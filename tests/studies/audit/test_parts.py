@@ -38,6 +38,7 @@ def test_texts_measured_at_once_give_what_each_gives_alone(family, monkeypatch):
     together = idl.audit(lens, texts, examples=0, certain_rows=0).table
     alone = idl.audit(lens, texts, examples=0, batch_size=1, certain_rows=0).table
     monkeypatch.setattr(memory, "PROCESSOR_BYTES", 1)
+    monkeypatch.setattr("identilens.models.layer_batch.LARGE", 1)  # a group of heads at a time
     fewer = idl.audit(lens, texts, examples=0, certain_rows=0).table
     for other in (alone, fewer):
         assert_frame_equal(

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from identilens.linalg import ProjectedValues
 from identilens.linalg.masked_rows import MaskedRows
+from identilens.linalg.memory import joined
 from identilens.linalg.rows import FullRows, RowProjector
 from identilens.linalg.simplex import least_outside
 from identilens.measures.attention.influence import share_of
@@ -67,6 +68,10 @@ class Layer(ABC):
     def blocks(self) -> Iterator[Block]:
         """Yield the rows of all heads, each once."""
 
+    def parts(self) -> Iterator["Layer"]:
+        """Yield the layer by some heads at a time, as memory allows, if it is one text's; here all of them at once."""
+        yield self
+
 
 class RowSums(NamedTuple):
     """Sums over the visible keys of each row, of weights a and effective attention e, their projection: Σ a e = Σ e².
@@ -99,16 +104,6 @@ class RowSums(NamedTuple):
         squares = self.squares[[0, 1, 1]] + mean * (shift - pairs)
         return torch.cat([self.totals - shift, squares])
 
-    def null_squares(self, adding: Bool[Tensor, "head row"]) -> Float[Tensor, "2 head row"]:
-        """Return ‖a − e‖² of each row, the part in LN(T), and the part of it in LN([T, 1]).
-
-        That is null attention minus its component along (I − P) 1, where the ones add to the rank.
-        """
-        null = self.squares[0] - self.squares[1]
-        along = (self.totals[0] - self.totals[1]).square()
-        along = along / torch.where(adding, self.outside, torch.inf)
-        return torch.stack([null, null - along])
-
 
 @dataclass(frozen=True)
 class LayerMeasures:
@@ -136,10 +131,8 @@ class LayerMeasures:
         output_share: The head's share of the norms of the layer's head outputs after W_O, mean over queries, in
             [0, 1]; 1 / heads for an average head.
         received: Sum of raw and of effective attention of all queries of a type to all keys of a type.
-        output_norm: Sum over the queries of the norms of the head outputs.
-        maps: Raw and effective attention, if they are kept.
-        means: If they are kept: attention of a block of neighbouring queries, on average, to each block of keys. Rows
-            sum to 1.
+        kept: What is kept, by name: ``raw`` and ``effective`` attention; ``means``, attention of a block of
+            neighbouring queries, on average, to each block of keys, whose rows sum to 1.
     """
 
     rank: Int[Tensor, " head"]
@@ -157,67 +150,101 @@ class LayerMeasures:
     learned_sink: PerHead
     output_share: PerHead
     received: Float[Tensor, "2 head query_type key_type"]
-    output_norm: PerHead
-    maps: tuple[Float[Tensor, "head query key"], Float[Tensor, "head query key"]] | None
-    means: Float[Tensor, "head queries keys"] | None
+    kept: dict[str, Float[Tensor, "head _ _"]]
 
 
 def measure_layer(layer: Layer) -> LayerMeasures:
     """Return the measures of a layer's heads, added up over blocks of rows, in float64 on the layer's device.
 
-    Memory O(n · block).
+    Memory O(n · block), and what the projector of one of its parts holds.
     """
-    T, projector, sizes = layer.projected, layer.projector, layer.projector.sizes
-    heads, texts = len(projector.compact), len(layer.key_types)
-    lengths = torch.linalg.vector_norm(projector.compact, dim=-1)
-    types = layer.key_types.repeat_interleave(heads // texts, 0)
-    # One product gives sums by type, of which all are the row's sum, and norms of what is mixed or outputs.
-    columns = torch.cat([types, lengths[..., None]], -1)
-    mix = projector.mixer(types, projector.compact)
-    count = types.shape[-1]
-    by_key = lengths.new_zeros(heads, 2, T.keys)
-    kept, rows = KeptMaps(layer), []
-    for block in layer.blocks():
-        weights, outputs = block.weights.double(), block.outputs
-        end = weights.shape[-1]
-        kept.add(block)
-        summed, squares, outside = mix(block.rows, weights)
-        raw = weights @ columns[:, :end]
-        ones = torch.ones_like(raw[..., -1])
-        both = torch.stack([ones, share_of(ones, raw[..., -1])], 1)
-        by_key[..., :end] += both @ weights
-        vectors = weights, summed[..., count:] - outputs, outputs
-        norms = [torch.linalg.vector_norm(part, dim=-1) for part in vectors]
-        of_rows = torch.stack([*norms, squares, outside], -1)
-        rows.append(torch.cat([raw[..., :count], summed[..., :count], of_rows], -1))
-    by_type, numbers = torch.cat(rows, 1).split([2 * count, 5], -1)
-    by_type = by_type.unflatten(-1, (2, count)).movedim(-2, 0)
-    raw, errors, output_norms, squares, outside = numbers.unbind(-1)
-    adding = outside > _least_outside(layer)
-    sums = RowSums(sizes, by_type.sum(-1), torch.stack([raw.square(), squares]), outside)
-    sums = sums.with_sink() if layer.has_sink else sums
+    parts, kept = [], []
+    for part in layer.parts():
+        projector = part.projector
+        lengths = torch.linalg.vector_norm(projector.compact, dim=-1)
+        types = layer.key_types.repeat_interleave(part.heads, 0)
+        # One product gives sums by type, of which all are the row's sum, and norms of what is mixed or outputs.
+        columns = torch.cat([types, lengths[..., None]], -1)
+        mix = projector.mixer(types, projector.compact)
+        count = types.shape[-1]
+        by_key = lengths.new_zeros(len(lengths), 2, projector.keys)
+        maps, rows = KeptMaps(part), []
+        for block in part.blocks():
+            weights, outputs = block.weights.double(), block.outputs
+            end = weights.shape[-1]
+            maps.add(block)
+            summed, squares, outside = mix(block.rows, weights)
+            raw = weights @ columns[:, :end]
+            total = raw[..., -1]
+            ones = torch.ones_like(total)
+            both = torch.stack([ones, share_of(ones, total)], 1)
+            by_key[..., :end] += both @ weights
+            vectors = weights, summed[..., count:] - outputs, outputs
+            norms = [torch.linalg.vector_norm(vector, dim=-1) for vector in vectors]
+            of_rows = torch.stack([*norms, squares, outside], -1)
+            rows.append(torch.cat([raw[..., :count], summed[..., :count], of_rows], -1))
+        of_rows = torch.cat(rows, 1)
+        adding = of_rows[..., -1] > _least_outside(part)
+        parts.append(
+            (
+                of_rows,
+                adding,
+                by_key,
+                lengths,
+                projector.rank,
+                _simplex_nullity(part, adding),
+                projector.sizes[None],
+            )
+        )
+        kept.append(maps.kept())
+        del part, projector, mix, maps  # before the next part is made
+
+    keeps = {name: joined([part[name] for part in kept]) for name in kept[0]}
+    return _measures(layer, keeps, *map(joined, zip(*parts, strict=True)))
+
+
+def _measures(layer: Layer, kept: dict[str, Tensor], *sums: Tensor) -> LayerMeasures:
+    """Return the measures, given what is kept of the maps, and sums over rows and keys of all heads.
+
+    These are: raw and effective attention of each row by type, then norms and ‖(I − P) 1‖²; in which rows the ones add
+    to the rank of T; attention to each key, and its norm share over ‖t‖; ‖t‖; rank and largest simplex nullity; and
+    how many keys each row sees.
+    """
+    of_rows, adding, by_key, lengths, rank, simplex_nullity, (sizes, *_) = sums
+    by_type = of_rows[..., :-5].unflatten(-1, (2, -1)).movedim(-2, 0)
+    raw, errors, output_norms, squares, outside = of_rows[..., -5:].unbind(-1)
+    rows = RowSums(sizes, by_type.sum(-1), torch.stack([raw.square(), squares]), outside)
+    rows = rows.with_sink() if layer.has_sink else rows
     entries = (sizes + layer.has_sink).sum().double()
-    mean_weight = len(sizes) / entries
-    null = sums.null_squares(adding | layer.has_sink).sum(-1)
-    null_shares = (null / sums.squares[0].sum(-1).clamp_min(_TINY)).clamp(0, 1)
+    mean = len(sizes) / entries
+    means, squared, (cross,) = (rows.around(mean).sum(-1) / entries).split([2, 2, 1])
+    variances = squared - means.square()
+    constant = (variances <= CONSTANT * (squared + mean**2)).any(0)
+    spread = variances.prod(0).clamp_min(_TINY).sqrt()
+    pearson = ((cross - means.prod(0)) / spread).clamp(-1, 1)
+    # ‖a − e‖² of each row, the part in LN(T); that in LN([T, 1]) lacks its component along (I − P) 1, where the
+    # ones add to the rank.
+    null = rows.squares[0] - rows.squares[1]
+    along = (rows.totals[0] - rows.totals[1]).square()
+    along = along / torch.where(adding | layer.has_sink, rows.outside, torch.inf)
+    null = torch.stack([null, null - along]).sum(-1)
+    null_shares = (null / rows.squares[0].sum(-1).clamp_min(_TINY)).clamp(0, 1)
     received = layer.query_types.repeat_interleave(layer.heads, 0).mT @ by_type
-    by_text = output_norms.unflatten(0, (texts, layer.heads))
+    by_text = output_norms.unflatten(0, (-1, layer.heads))
     shares = share_of(by_text, by_text.sum(1, keepdim=True)).flatten(0, 1)
-    error, size = (torch.linalg.vector_norm(part, dim=-1) for part in (errors, output_norms))
+    error, size = torch.linalg.vector_norm(torch.stack([errors, output_norms]), dim=-1)
     return LayerMeasures(
-        rank=projector.rank,
-        nullity=sizes[-1] + layer.has_sink - projector.rank,
-        simplex_nullity=_simplex_nullity(layer, adding),
+        rank=rank,
+        nullity=sizes[-1] + layer.has_sink - rank,
+        simplex_nullity=simplex_nullity,
         null_share=null_shares[0],
         simplex_null_share=null_shares[1],
-        pearson=_pearson(sums.around(mean_weight).sum(-1) / entries, mean_weight),
+        pearson=torch.where(constant, torch.nan, pearson),
         reconstruction_error=error / size.clamp_min(_TINY),
         **_sinks(layer, by_key / len(sizes), lengths),
         output_share=shares.mean(-1),
         received=received,
-        output_norm=output_norms.sum(-1),
-        maps=kept.maps(),
-        means=kept.means,
+        kept=kept,
     )
 
 
@@ -250,45 +277,35 @@ class KeptMaps:
     def __init__(self, layer: Layer) -> None:
         self._layer = layer
         self._maps: list[Tensor] = []
-        self.means: Tensor | None = None
+        self._means: list[Tensor] = []
         if layer.keeps_means:
-            queries, keys = layer.query_types.shape[-2], layer.projected.keys
-            self._queries, self._keys = members(queries), members(keys)
-            size = len(layer.projector.compact), len(self._queries), len(self._keys)
-            self.means = torch.zeros(size, dtype=torch.float64)
+            sides = layer.query_types, layer.key_types
+            self._queries, self._keys = (members(side.shape[1]) for side in sides)
 
     def add(self, block: Block) -> None:
         """Keep what is asked for of some rows."""
         rows, weights, _ = block
         if self._layer.keeps_maps:
-            self._maps.append(pad(weights, (0, self._layer.projected.keys - weights.shape[-1])))
-        if self.means is not None:
+            self._maps.append(pad(weights, (0, self._layer.projector.keys - weights.shape[-1])))
+        if self._layer.keeps_means:
             queries = self._queries[:, rows] / self._queries.sum(-1, keepdim=True)
             keys = self._keys[:, : weights.shape[-1]].mT
             means = queries.to(weights) @ (weights @ keys.to(weights))
-            self.means += means.double().cpu()
+            self._means.append(means.double().cpu())
 
-    def maps(self) -> tuple[Tensor, Tensor] | None:
-        """Return all rows of raw and effective attention, if they are kept."""
-        if not self._maps:
-            return None
-        raw = torch.cat(self._maps, 1)
-        return raw, self._layer.projector.effective(raw).to(raw.dtype)
+    def kept(self) -> dict[str, Tensor]:
+        """Return what is kept, by name."""
+        kept = {"means": torch.stack(self._means).sum(0).float()} if self._means else {}
+        if self._maps:
+            raw = torch.cat(self._maps, 1)
+            kept |= {"raw": raw, "effective": self._layer.projector.effective(raw).to(raw.dtype)}
+        return kept
 
 
 def members(tokens: int) -> Float[Tensor, "block token"]:
     """Return which of so many tokens is in which block of neighbours: at most `BLOCKS` of about the same size."""
     blocks = min(BLOCKS, tokens)
     return torch.eye(blocks)[:, torch.arange(tokens) * blocks // tokens]
-
-
-def _pearson(moments: Float[Tensor, "5 head"], mean: Float[Tensor, ""]) -> PerHead:
-    """Return the correlation of raw and effective attention; NaN where all entries of either are equal."""
-    means, (squares, cross) = moments[:2], (moments[2:4], moments[4])
-    variances = squares - means.square()
-    constant = (variances <= CONSTANT * (squares + mean**2)).any(0)
-    spread = variances.prod(0).clamp_min(_TINY).sqrt()
-    return torch.where(constant, torch.nan, ((cross - means.prod(0)) / spread).clamp(-1, 1))
 
 
 def _sinks(

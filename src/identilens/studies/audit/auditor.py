@@ -14,7 +14,7 @@ from torch import Tensor
 from identilens.errors import NumericalError
 from identilens.linalg import OutputFactor
 from identilens.linalg.checks import check_finite
-from identilens.linalg.memory import blocks
+from identilens.linalg.memory import blocks, held_by
 from identilens.linalg.rows import FullRows
 from identilens.measures.attention.layer import LayerMeasures, measure_layer
 from identilens.models.capture import Lengths
@@ -133,7 +133,7 @@ class Auditor:
         if self.settings.layers is None or site.layer in self.settings.layers:
             self._calls.append(call)
             held = sum(map(_held, self._calls))
-            if len(blocks(2, held, call.value.device)) == 2:
+            if len(blocks(2, held // 2, call.value.device)) == 2:
                 self.measure_calls()
         return call.run()
 
@@ -181,13 +181,13 @@ class Auditor:
                 texts,
                 sites,
                 cut_calls,
-                factor,
+                factor.grouped(len(texts), cut_calls[0].value.shape[1]),
                 ([side.types for side in queries], [side.types for side in keys]),
                 keeps_maps=texts[0] in self.keep,
                 keeps_means=texts[0] in self.means,
             )
             measures = measure_layer(layer)
-            check_finite(attention_output=measures.output_norm)
+            check_finite(attention_output=measures.output_share)
             asking = torch.cat([side.types for side in queries]).sum(0)
             received = measures.received.unflatten(1, (len(sites), -1, layer.heads)).sum(2)
             sizes = "n_query", "n_key", "d_k", "d_v"
@@ -226,8 +226,7 @@ class Auditor:
                 yield [row], cut
             else:
                 waiting.setdefault((cut, pattern), []).append(row)
-        # Factors of blocks of rows take about as much again.
-        held = 2 * sum(map(_held, calls)) // len(self._batch)
+        held = sum(map(_held, calls)) // len(self._batch)
         for (cut, _), places in waiting.items():
             for some in blocks(len(places), held, call.value.device):
                 yield places[some], cut
@@ -262,8 +261,7 @@ class Auditor:
 
 
 def _held(call: AttentionCall) -> int:
-    """Return the bytes of values, whitened values and their factors of a call's heads, in float64."""
-    return 32 * call.query.shape[1] * call.value[:, 0].numel()
+    return held_by(call.value, call.query.shape[1])
 
 
 def _shape_of(site: Site, call: AttentionCall) -> Hashable:
@@ -283,24 +281,21 @@ def _matrices(
     Values are kept of heads of whose weights something can be proven: the others have a sink, or weights that are
     known in half precision only.
     """
-    kept, projector, site = {}, layer.projector, layer.sites[number]
-    if measures.means is not None:
-        kept["means"] = measures.means.float()
-    if measures.maps is not None:
-        raw, effective = measures.maps
-        kept |= {"raw": raw, "effective": effective, "values": projector.compact}
+    kept, site = dict(measures.kept), layer.sites[number]
+    if "raw" in kept:
+        projector = layer.projector
+        kept["values"] = projector.compact
         if not isinstance(projector, FullRows):
             ranks, visible = projector.row_ranks(), projector.visible
             kept |= {"row_rank": ranks, "row_nullity": projector.sizes + layer.has_sink - ranks}
             kept["visible"] = visible.expand(len(ranks), -1, -1)
-    unproven = layer.unproven(number) if kept else ()
     return {
         str(MatrixKey(text, site.layer, head, site.kind, name)): tensor[number * layer.heads + head]
         .cpu()
         .contiguous()
         for head in range(layer.heads)
         for name, tensor in kept.items()
-        if name != "values" or head not in unproven
+        if name != "values" or layer.follows[number, head]
     }
 
 
