@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from common import QUICK, machine, milliseconds, not_measured, ratios, report, turns
+from common import QUICK, machine, not_measured, ratios, report, turns
 from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
 
 import identilens as idl
@@ -36,13 +36,11 @@ def main() -> int:
     for name, n in TARGETS:
         if not QUICK or n == 128:
             met &= compare(name, n, "cpu")
+    if not torch.cuda.is_available():
+        not_measured("on a GPU: audit on top of the forward pass", "no CUDA device")
+        return 0 if met else 1
     for name, n in TARGETS:
-        if torch.cuda.is_available():
-            met &= compare(name, n, "cuda")
-        else:
-            not_measured(
-                f"{name}, n = {n}, on a GPU: audit on top of the forward pass", "no CUDA device"
-            )
+        met &= compare(name, n, "cuda")
     return 0 if met else 1
 
 
@@ -65,10 +63,6 @@ def compare(name: str, n: int, device: str) -> bool:
     repeats = 3 if QUICK else 15 if n < 512 else 5
     plain, audited, complete = turns(
         [partial(lens.run, items), partial(measured, study), whole], repeats
-    )
-    print(
-        f"{name}, n = {n}, {TEXTS} texts: forward pass {milliseconds(plain)}, measured {milliseconds(audited)}, "
-        f"whole run with digest and tables {milliseconds(complete)}"
     )
     where = f"{name}, n = {n}" + ("" if device == "cpu" else ", on a GPU")
     target = TARGETS[name, n] if device == "cpu" else 0.5

@@ -48,11 +48,6 @@ def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
     return [one / other for one, other in zip(over, under, strict=True)]
 
 
-def milliseconds(taken: Sequence[float]) -> str:
-    """Return the median of some seconds, in words."""
-    return f"{1e3 * median(taken):.1f} ms"
-
-
 def report(
     claim: str, measured: float | Sequence[float], target: float, *, at_least: bool = True
 ) -> bool:

@@ -1,9 +1,9 @@
 """Peak memory of a streamed audit against the SDPA forward pass alone, for growing texts of a small decoder.
 
 Beside it, memory and time of the last row alone: of all heads in an audit, of one head certified, and of one head's
-alternatives with the same prediction. Each figure is the peak resident memory of a fresh process, less what the process
-holds once the model is loaded (the interpreter, the libraries and the weights are the same on both sides and would hide
-the difference).
+alternatives with the same prediction; and memory of an audit of 32 heads of 128. Each figure is the peak resident
+memory of a fresh process, less what the process holds once the model is loaded (the interpreter, the libraries and the
+weights are the same on both sides and would hide the difference).
 """
 
 import json
@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from time import process_time
+from typing import Any
 
 from common import QUICK, report
 
@@ -32,19 +33,22 @@ def measure(mode: str, n: int) -> None:
     import identilens as idl
 
     torch.manual_seed(0)
+    heads, width = (32, 128) if mode.startswith("large") else (8, 32)
     config = LlamaConfig(
-        vocab_size=1000, hidden_size=256, intermediate_size=1024, num_hidden_layers=4, num_attention_heads=8,
-        num_key_value_heads=4, max_position_embeddings=max(LENGTHS + ROWS),
+        vocab_size=1000, hidden_size=heads * width, intermediate_size=1024, num_hidden_layers=4,
+        num_attention_heads=heads, num_key_value_heads=heads // 2, max_position_embeddings=max(LENGTHS + ROWS),
     )  # fmt: skip
     model = LlamaForCausalLM(config).eval()
     model.set_attn_implementation("sdpa")
     lens = idl.Lens(model)
     ids = torch.randint(0, 1000, (n,)).tolist()
-    idl.audit(lens, [ids[:300]], effects="none")  # both sides start with every library loaded
+    alone: Any = {"effects": "none", "certain_rows": 0, "examples": 0}
+    idl.audit(lens, [ids[:300]], **alone)  # both sides start with every library loaded
     lens.run(lens.read([ids[:300]]))
     head = {"layers": 2, "heads": 3, "queries": "last"}
     sides = {
         "plain": lambda: lens.run(lens.read([ids])),
+        "audit alone": lambda: idl.audit(lens, [ids], **alone),
         # Effects of heads on the answer come from a derivative of the whole model, in texts of at most 2,048 tokens.
         "audit": lambda: idl.audit(lens, [ids], effects="none"),
         "row of audit": lambda: idl.audit(lens, [ids], queries="last", effects="none"),
@@ -53,7 +57,7 @@ def measure(mode: str, n: int) -> None:
     }
     start, began = resident("VmRSS"), process_time()
     clear_peak()
-    sides[mode]()
+    sides[mode.removeprefix("large ")]()
     print(json.dumps([(resident("VmHWM") - start) / 1024, process_time() - began]))
 
 
@@ -80,34 +84,34 @@ def clear_peak() -> None:
 
 
 def main() -> int:
-    peaks: dict[str, list[float]] = {"plain": [], "audit": []}
-    met = True
+    audits, met = [], True
     for n in LENGTHS:
-        for mode, found in peaks.items():
-            found.append(in_a_process(mode, n)[0])
-        plain, audit = (found[-1] for found in peaks.values())
-        print(f"n={n}: SDPA forward pass {plain:.0f} MiB, streamed audit {audit:.0f} MiB")
+        plain, audit = (in_a_process(mode, n)[0] for mode in ("plain", "audit"))
+        audits.append(audit)
         met &= report(
             f"peak memory, audit / forward pass, n={n}", audit / plain, 1.5, at_least=False
         )
-    growth = (peaks["audit"][-1] - peaks["audit"][-2]) / (peaks["audit"][-2] - peaks["audit"][-3])
+    first, second, last = audits[-3:]
+    growth = (last - second) / (second - first)
     met &= report(
         "growth of the last doubling over that before it (linear: 2, quadratic: 4)",
         growth,
         2.5,
         at_least=False,
     )
+    plain, audit = (
+        in_a_process(f"large {mode}", LENGTHS[-1])[0] for mode in ("plain", "audit alone")
+    )
+    claim = "peak memory of an audit above the pass, 32 heads of 128, the longest text, in GiB"
+    met &= report(claim, (audit - plain) / 1024, 1.0, at_least=False)
     for n in ROWS:
-        plain, once = in_a_process("plain", n)
+        plain, seconds = in_a_process("plain", n)
+        print(f"n={n}, forward pass: {plain:.0f} MiB and {seconds:.1f} s")
         for study, most in ROW_MEMORY.items():
             if study == ONCE and (QUICK or n > ROWS[0]):
                 continue
             memory, seconds = in_a_process(f"row of {study}", n)
-            print(
-                f"n={n}, the last row, {study}: {memory:.0f} MiB and {seconds:.1f} s; forward pass {plain:.0f} MiB and "
-                f"{once:.1f} s; ratios {memory / plain:.2f} and {seconds / once:.1f}",
-                flush=True,
-            )
+            print(f"n={n}, the last row, {study}: {memory:.0f} MiB and {seconds:.1f} s")
             claim = f"peak memory of one row, {study} / forward pass, n={n}"
             met &= report(claim, memory / plain, most, at_least=False)
     return 0 if met else 1

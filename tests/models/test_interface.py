@@ -57,7 +57,6 @@ def test_rows_of_a_call_have_their_own_masks_and_biases():
     some_output, some_weights = rows.attend()
     assert_close(some_output, output[:, [2, 0]])
     assert_close(some_weights, weights[:, :, [2, 0]])
-    assert torch.equal(whole.rows(slice(1, 2)).visible(), mask[:, 0, 1:2])
     assert not bool(weights[:, :, 0, 1:].any())
     same = whole.arguments | {"position_bias": bias[..., :1, :]}
     assert padded(arguments=same).rows([2]).arguments["position_bias"].shape == (3, 2, 1, 4)

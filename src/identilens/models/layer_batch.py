@@ -77,8 +77,13 @@ class LayerBatch(Layer):
         """Yield one text's heads by groups, so that factors fit; together if maps are kept, with sinks and biases."""
         call, factor, groups = self.calls[0], self.factor, self._groups
         step = max(1, LARGE // 2 * groups // held_by(call.value, self.heads))
-        joint = self.keeps_maps or self.has_sink or len(self.key_types) > 1
-        if joint or step >= groups or call.bias() is not None:
+        if (
+            step >= groups
+            or len(self.key_types) > 1
+            or self.keeps_maps
+            or self.has_sink
+            or call.bias() is not None
+        ):
             yield self
             return
         queries = call.query.split(step * self.heads // groups, 1)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from identilens.linalg.memory import wide
 from identilens.models.capture import Lengths
 from identilens.models.inputs import Item
 
@@ -17,7 +18,7 @@ def relative(actual: Tensor, expected: Tensor) -> float:
         return 0.0
     # Infinite entries that are the same do not differ.
     error = (actual - expected).masked_fill_(actual == expected, 0.0).abs_().max()
-    size = expected.nan_to_num(0.0, 0.0, 0.0).abs().max().clamp_min(1e-12)
+    size = wide(expected.nan_to_num(0.0, 0.0, 0.0).abs().max()).clamp_min(1e-12)
     return float(error / size)
 
 

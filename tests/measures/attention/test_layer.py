@@ -6,6 +6,7 @@ import torch
 from helpers.heads import masks, normals, seeded, seen_of, softmax_of
 from helpers.layers import TensorLayer, measured
 from helpers.reference import effective_svd
+from identilens.errors import NumericalError
 from identilens.linalg import ProjectedValues
 from identilens.measures.attention.layer import measure_layer
 
@@ -36,6 +37,9 @@ def test_summary_of_blocks_equals_the_whole_map(causal, block):
     assert found.reconstruction_error.max() < 1e-9
     assert found.rank.tolist() == [8, 8]
     assert found.simplex_nullity.tolist() == [31, 31]
+    whole[0] = torch.nan
+    with pytest.raises(NumericalError):
+        summarise(values, projection, whole, visible, block)
 
 
 @pytest.mark.parametrize("causal", [False, True])

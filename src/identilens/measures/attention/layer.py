@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from identilens.linalg import ProjectedValues
+from identilens.linalg.checks import check_finite
 from identilens.linalg.masked_rows import MaskedRows
 from identilens.linalg.memory import joined
 from identilens.linalg.rows import FullRows, RowProjector
@@ -179,8 +180,10 @@ def measure_layer(layer: Layer) -> LayerMeasures:
             ones = torch.ones_like(total)
             both = torch.stack([ones, share_of(ones, total)], 1)
             by_key[..., :end] += both @ weights
-            vectors = weights, summed[..., count:] - outputs, outputs
-            norms = [torch.linalg.vector_norm(vector, dim=-1) for vector in vectors]
+            norms = [
+                torch.linalg.vector_norm(vectors, dim=-1)
+                for vectors in (weights, summed[..., count:] - outputs, outputs)
+            ]
             of_rows = torch.stack([*norms, squares, outside], -1)
             rows.append(torch.cat([raw[..., :count], summed[..., :count], of_rows], -1))
         of_rows = torch.cat(rows, 1)
@@ -199,8 +202,11 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         kept.append(maps.kept())
         del part, projector, mix, maps  # before the next part is made
 
-    keeps = {name: joined([part[name] for part in kept]) for name in kept[0]}
-    return _measures(layer, keeps, *map(joined, zip(*parts, strict=True)))
+    return _measures(
+        layer,
+        {name: joined([part[name] for part in kept]) for name in kept[0]},
+        *map(joined, zip(*parts, strict=True)),
+    )
 
 
 def _measures(layer: Layer, kept: dict[str, Tensor], *sums: Tensor) -> LayerMeasures:
@@ -213,6 +219,7 @@ def _measures(layer: Layer, kept: dict[str, Tensor], *sums: Tensor) -> LayerMeas
     of_rows, adding, by_key, lengths, rank, simplex_nullity, (sizes, *_) = sums
     by_type = of_rows[..., :-5].unflatten(-1, (2, -1)).movedim(-2, 0)
     raw, errors, output_norms, squares, outside = of_rows[..., -5:].unbind(-1)
+    check_finite(attention_output=output_norms)
     rows = RowSums(sizes, by_type.sum(-1), torch.stack([raw.square(), squares]), outside)
     rows = rows.with_sink() if layer.has_sink else rows
     entries = (sizes + layer.has_sink).sum().double()

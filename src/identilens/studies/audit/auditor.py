@@ -13,7 +13,6 @@ from torch import Tensor
 
 from identilens.errors import NumericalError
 from identilens.linalg import OutputFactor
-from identilens.linalg.checks import check_finite
 from identilens.linalg.memory import blocks, held_by
 from identilens.linalg.rows import FullRows
 from identilens.measures.attention.layer import LayerMeasures, measure_layer
@@ -187,7 +186,6 @@ class Auditor:
                 keeps_means=texts[0] in self.means,
             )
             measures = measure_layer(layer)
-            check_finite(attention_output=measures.output_share)
             asking = torch.cat([side.types for side in queries]).sum(0)
             received = measures.received.unflatten(1, (len(sites), -1, layer.heads)).sum(2)
             sizes = "n_query", "n_key", "d_k", "d_v"
