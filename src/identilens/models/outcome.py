@@ -202,7 +202,7 @@ class Answer:
         # The products of all moves in the metric of the outcome, near where it is after.
         metric = wide(moves.new_zeros(len(moves), len(moves)))
         length = wide(self._entries_of(self._derived.output)).norm().square().clamp_min(1e-300)
-        for some in blocks(len(after), 8 * moves[:, 0].numel(), after.device):
+        for some in blocks(len(after), 8 * len(moves) * after.shape[1], after.device):
             part = wide(moves[:, some])
             scaled = part / length
             if self.outcome == "prediction":
