@@ -17,7 +17,7 @@ def relative(actual: Tensor, expected: Tensor) -> float:
     if not expected.numel():
         return 0.0
     # Infinite entries that are the same do not differ.
-    error = (actual - expected).masked_fill_(actual == expected, 0.0).abs_().max()
+    error = wide((actual - expected).masked_fill_(actual == expected, 0.0).abs_().max())
     size = wide(expected.nan_to_num(0.0, 0.0, 0.0).abs().max()).clamp_min(1e-12)
     return float(error / size)
 
