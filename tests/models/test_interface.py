@@ -52,11 +52,13 @@ def padded(**changes):
 def test_rows_of_a_call_have_their_own_masks_and_biases():
     mask, bias = torch.ones(3, 1, 3, 4).tril().bool(), drawn(3, 2, 3, 4)
     whole = padded(mask=mask, arguments={"scaling": 0.5, "position_bias": bias})
-    rows, output, weights = whole.rows([2, 0]), *whole.attend()
-    assert torch.equal(rows.mask, mask[:, :, [2, 0]])
-    some_output, some_weights = rows.attend()
-    assert_close(some_output, output[:, [2, 0]])
-    assert_close(some_weights, weights[:, :, [2, 0]])
+    output, weights = whole.attend()
+    for some in ([2, 0], slice(1, 2)):
+        rows = whole.rows(some)
+        assert torch.equal(rows.visible(), mask[:, 0, some])
+        some_output, some_weights = rows.attend()
+        assert_close(some_output, output[:, some])
+        assert_close(some_weights, weights[:, :, some])
     assert not bool(weights[:, :, 0, 1:].any())
     same = whole.arguments | {"position_bias": bias[..., :1, :]}
     assert padded(arguments=same).rows([2]).arguments["position_bias"].shape == (3, 2, 1, 4)

@@ -56,6 +56,7 @@ def check_mask(visible: Tensor | None, queries: int, keys: int) -> None:
     """Raise for a visible mask that is not boolean (query, key), or hides every key from a query."""
     if visible is None:
         return
+    check_finite(visible=visible[:0])  # a tensor; booleans need no sum
     if visible.dtype != torch.bool or visible.shape != (queries, keys):
         raise InputError(
             f"visible must be a boolean mask of shape ({queries}, {keys}); "

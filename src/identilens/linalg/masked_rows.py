@@ -50,8 +50,7 @@ class MaskedRows(RowProjector):
         back = coordinates.mT @ coordinates
         self._back = back.flatten(1).unflatten(0, (len(self.white), self.share)).mT
         if int(self.sizes[-1]) < self.keys:
-            queries = len(self.visible)
-            self.rank = self._ranks(slice(queries - 1, queries))[:, 0]
+            self.rank = self._ranks(slice(len(self.visible) - 1, None))[:, 0]
 
     def row_ranks(self) -> Int[Tensor, "head query"]:
         """Return the rank at each query's keys: by certificate, or by a decomposition."""

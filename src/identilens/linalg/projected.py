@@ -128,8 +128,9 @@ class ProjectedValues:
         compact = self.compact.reshape(-1, *self.compact.shape[-2:])
         parts = compact, self.factor.flat, self.tolerance_of
         if visible is None or bool(visible.all()):
-            every = compact.new_ones(1, self.keys, dtype=torch.bool)
-            return FullRows(*parts, every.expand(queries, -1))
+            return FullRows(
+                *parts, compact.new_ones(1, self.keys, dtype=torch.bool).expand(queries, -1)
+            )
         if queries == self.keys and torch.equal(visible, torch.ones_like(visible).tril()):
             return CausalRows(*parts, visible)
         return MaskedRows(*parts, visible)
