@@ -105,6 +105,15 @@ def test_tables_are_cut_at_a_length_that_a_page_can_hold(record):
     assert f"The first {MOST_ROWS} of {MOST_ROWS + 1} rows" in text
 
 
+def test_proven_ends_are_rounded_outward_whatever_they_are_called(record):
+    names = ["certain_mass_bfloat16", "lo", "hi", "distance_bound"]
+    frame = pl.DataFrame([[0.66666, 0.66666, 0.33333, 0.33333]], names, orient="row")
+    section = Section("table", "Table", frame=frame, labels={"lo": "Lo", "hi": "Hi"})
+    text = render_page(Reported("T", "S", Finding(""), record, [section]))
+    shown = re.findall(r'<td class="number">(.*?)</td>', text)
+    assert shown == ["0.6666", "0.6666", "0.3334", "0.3334"]
+
+
 def test_matrices_come_back_and_differences_are_not_stored(data, maps):
     first = data["viewers"]["maps-maps"]["maps"][0]
     assert set(first["layers"]) == {"raw", "effective"}

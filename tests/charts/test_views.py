@@ -99,10 +99,8 @@ def test_a_section_has_words_chart_and_table_with_what_its_columns_mean():
     )
     assert [section.title, section.text] == ["Title", ["Words in nats."]]
     assert section.note == "Weight (nats): how much."
-    assert section.frame.columns == [
-        "kind", "layer", "head", "text", "Weight (nats)", "Other", "empty",
-    ]  # fmt: skip
-    assert section.frame.drop("empty").rows() == TABLE.drop("empty").rows()
+    assert section.labels == {"weight": "Weight (nats)", "other": "Other"}
+    assert section.frame.equals(TABLE)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
-    BertConfig,
     BertForMaskedLM,
     BertForPreTraining,
     BertForSequenceClassification,
@@ -78,15 +77,9 @@ def test_weights_beyond_the_configuration_are_refused_by_name(tmp_path, family, 
 
 
 def test_heads_poolers_and_old_buffers_may_be_left_over(tmp_path):
-    config = BertConfig(
-        vocab_size=96,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=4,
-        intermediate_size=32,
-    )
     folder = changed(
-        saved(tmp_path / "bert", BertForPreTraining(config)), architectures=["BertForMaskedLM"]
+        saved(tmp_path / "bert", BertForPreTraining(build("bert").config)),
+        architectures=["BertForMaskedLM"],
     )
     assert type(idl.load(folder, device="cpu").model) is BertForMaskedLM
     assert (
@@ -124,10 +117,10 @@ def test_a_head_or_pooler_without_weights_is_left_away(tmp_path):
     lens = idl.load(saved(tmp_path / "llama", "llama", ["lm_head"]), device="cpu")
     assert type(lens.model).__name__ == "LlamaModel"
     assert torch.equal(lens.model.embed_tokens.weight, build("llama").model.embed_tokens.weight)
-    config = BertConfig(**{name: getattr(build("bert").config, name) for name in ("vocab_size", "hidden_size")},
-                        num_hidden_layers=1, num_attention_heads=4, intermediate_size=32)  # fmt: skip
     headed = saved(
-        tmp_path / "bert", BertForSequenceClassification(config), ["classifier", "pooler"]
+        tmp_path / "bert",
+        BertForSequenceClassification(build("bert").config),
+        ["classifier", "pooler"],
     )
     assert type(idl.load(headed, device="cpu").model).__name__ == "BertModel"
 

@@ -11,6 +11,7 @@ import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from identilens.charts.labels import cell
 from identilens.charts.packing import deflated
 from identilens.charts.palette import DARK, LIGHT, theme
 
@@ -96,6 +97,7 @@ def document(template: str, **parts: Any) -> str:
     return templates.get_template(template).render(
         looks={"light": LIGHT.variables, "dark": DARK.variables},
         own_file=own_file,
+        cell=cell,
         viewer=Markup(viewer_script()),
         **parts,
     )

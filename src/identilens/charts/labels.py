@@ -12,8 +12,14 @@ from identilens.runs.terminal import printable
 
 _LONGEST = 60
 
-_SIDES = {"lo": -1, "sink_lo": -1, "certain_mass": -1, "hi": 1, "sink_hi": 1}
-"""Columns of proven ends, and to which side they are rounded."""
+_LOWER = ["lo", "sink_lo", "certain_mass", "certain_mass_bfloat16", "radius"]
+_UPPER = ["hi", "sink_hi", "distance_bound", "distance_bound_bfloat16"]
+"""Columns of proven ends: they are rounded down, and up."""
+
+_TWICE = re.compile(
+    r"(?:from )?\b([\d.]+(?: %)?) to \1(?![\d.]*\d)|between ([\d.]+(?: %)?) and \2(?![\d.]*\d)"
+)
+"""A range whose ends are the same once they are rounded."""
 
 ROUNDING = 1e-12
 """What sums of proven ends in double precision may be off by."""
@@ -83,7 +89,7 @@ def said(template: str, numbers: Mapping[str, Any]) -> list[str]:
     words, lines = _Words(), []
     for line in template.splitlines():
         if None not in [numbers.get(name) for _, name, _, _ in words.parse(line) if name]:
-            lines.append(words.vformat(line, (), numbers))
+            lines.append(_TWICE.sub(r"\1\2", words.vformat(line, (), numbers)))
     return lines
 
 
@@ -96,7 +102,7 @@ def cell(value: Any, column: str = "") -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(cell, value))
     if isinstance(value, float):
-        return rounded_end(value, "z.4g", _SIDES.get(column, 0))
+        return rounded_end(value, "z.4g", (column in _UPPER) - (column in _LOWER))
     return visible_text(str(value))
 
 

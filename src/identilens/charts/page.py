@@ -9,7 +9,7 @@ import polars as pl
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.figures import document, figure, looks, packed_vega
-from identilens.charts.labels import cell, said
+from identilens.charts.labels import said
 from identilens.charts.token_lines import TokenLine
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data
 
@@ -34,6 +34,7 @@ class Section:
         maps: Token maps below the table.
         note: A line at the end.
         lines: Lines of marked tokens, above the charts.
+        labels: What columns of the table are called, where it is not their name.
     """
 
     anchor: str
@@ -44,6 +45,7 @@ class Section:
     maps: Sequence[TokenMap] = ()
     note: str = ""
     lines: Sequence[TokenLine] = ()
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 def render_page(result: Any) -> str:
@@ -71,8 +73,7 @@ def render_page(result: Any) -> str:
                 "section": section,
                 "figures": figures,
                 "shown": len(shown),
-                "frame": frame,
-                "rows": _cells(frame),
+                "frame": frame.head(MOST_ROWS),
             }
         )
     return document(
@@ -90,12 +91,8 @@ def render_page(result: Any) -> str:
 
 def table_html(frame: pl.DataFrame) -> str:
     """Return the first rows of a frame as a table, as pages have it, for a notebook."""
-    table = document("table.html", frame=frame, rows=_cells(frame))
+    table = document("table.html", frame=frame.head(MOST_ROWS), labels={})
     return f'<div class="identilens"><style>{_IN_NOTEBOOK}</style>{table}</div>'
-
-
-def _cells(frame: pl.DataFrame) -> list[list[str]]:
-    return [list(map(cell, row, frame.columns)) for row in frame.head(MOST_ROWS).iter_rows()]
 
 
 def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:

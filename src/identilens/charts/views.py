@@ -112,10 +112,11 @@ class View:
             " ".join(result.said(self.title)),
             result.said(self.text),
             list(charts.values()),
-            frame.rename({column: result.label(column) for column in named}),
+            frame,
             maps,
             " ".join(f"{words}." for words in map(result.meaning, named) if ": " in words),
             lines,
+            {column: result.label(column) for column in named},
         )
 
 

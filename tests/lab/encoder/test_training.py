@@ -1,28 +1,10 @@
 """Training through the Trainer: learns, and leaves a model that the library opens."""
 
-from dataclasses import replace
-
 import pytest
 
 import identilens as idl
 from helpers.made_tasks import write_trec
 from identilens.lab.encoder.settings import EncoderSettings
-
-SMALL = EncoderSettings(
-    task="trec",
-    d_k=4,
-    d_model=16,
-    attention_heads=2,
-    feed_forward=24,
-    epochs=3,
-    batch_size=8,
-    learning_rate=0.01,
-    max_length=16,
-)
-
-
-def train(task, out, *, data, settings, **run):
-    return idl.lab.train(settings=replace(settings, task=task, data=data), out=out, **run)
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +14,11 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(folder, tmp_path_factory):
-    return train("trec", tmp_path_factory.mktemp("run") / "run", data=folder, settings=SMALL)
+    settings = EncoderSettings(
+        task="trec", data=folder, d_k=4, d_model=16, attention_heads=2, feed_forward=24, epochs=3, batch_size=8,
+        learning_rate=0.01, max_length=16,
+    )  # fmt: skip
+    return idl.lab.train(settings=settings, out=tmp_path_factory.mktemp("run") / "run")
 
 
 def test_it_learns_and_says_so(run):

@@ -74,7 +74,7 @@ def test_the_bundled_encoder_keeps_every_hidden_state(bundled):
         again = rolled(maps, range(6), 12)[found.table["query"].to_list(), 11]
         assert_close(again, found.table[end].to_torch(), atol=1e-7, rtol=0)
     said = found.summary().text
-    assert "with every head's output the same, exactly, it may be anything from 0.0054" in said
+    assert "with every head's output the same, exactly, it may be from 0.0054" in said
 
 
 def test_ranks_are_known_where_all_tokens_are_targets(bert):

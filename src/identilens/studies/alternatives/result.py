@@ -31,7 +31,7 @@ _SAME_OUTPUT = """\
 Other weights with the same output of the head, and the same sum of each row, exist in {free_maps} of {maps:attention \
 map}.
 With outputs the same up to a rounding to bfloat16 none is farther away than a total variation distance of \
-{distance_bound_bfloat16:.2f} on average (1 − certain mass), with exactly the same output {distance_bound:.2f}. The \
+{distance_bound_bfloat16:≤.2f} on average (1 − certain mass), with exactly the same output {distance_bound:≤.2f}. The \
 farthest found give exactly the same, at {far:.2f}; put into the model, alternatives change the final hidden state by \
 at most {hidden_change:.1e} of its size.
 With other queries and keys of its size, a head computes weights that are {realisable:.2f} away on average.
@@ -46,7 +46,7 @@ The most likely token or class stays the same with {same_top:.0%} of them.
 _TILES = """\
 {found:,} | alternatives, each put back into the model
 {far:.2f} | mean distance of the farthest alternatives found (total variation)
-{distance_bound_bfloat16:.2f} | mean distance beyond which there is none, up to bfloat16's rounding
+{distance_bound_bfloat16:≤.2f} | mean distance beyond which there is none, up to bfloat16's rounding
 {hidden_change:.1e} | largest relative change of the final hidden state
 {mass_before:.0%} → {mass_after:.0%} | of the attention on the chosen keys (by default the fewest with at least 90 % \
 of a row)
@@ -70,7 +70,7 @@ _WORDS = 2_000
 _NOTE = """\
 Simplex nullity {simplex_nullity}. The alternative lies {mean_total_variation:.3f} away (mean total variation; largest \
 row {largest_total_variation:.3f}).
-No alternative lies beyond {distance_bound_bfloat16:.3f} up to bfloat16's rounding, {distance_bound:.3f} exactly.
+No alternative lies beyond {distance_bound_bfloat16:≤.3f} up to bfloat16's rounding, {distance_bound:≤.3f} exactly.
 Put into the model, it changes the final hidden state by {hidden_change:.1e} of its length.
 The outcome ({outcome}) changes by {measured:.1e}; {allowed:.1e} were allowed.
 Logits change by {logits_change:.1e}.

@@ -25,7 +25,7 @@ _NEEDED, _CERTAIN = 2.0, 0.01
 _FACTS = """\
 {value:.0%} of the attention
 {lo:≥.0%} certain
-without it {times:.2g} times less likely
+without it {times:.3g} times less likely
 """
 
 _CONTENT = ~pl.col("segment").is_in([TEMPLATE, SO_FAR, SINK])

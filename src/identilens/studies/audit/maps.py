@@ -33,7 +33,7 @@ RULES = {
 
 _FACTS = """\
 {size}
-Certain mass {certain_mass_bfloat16:.2f} up to bfloat16's rounding, {certain_mass:.2f} exactly ({certain_rows:row}).
+Certain mass {certain_mass_bfloat16:≥.2f} up to bfloat16's rounding, {certain_mass:≥.2f} exactly ({certain_rows:row}).
 {sink_mass:.1%} of the attention on {sink!r}, which brings {sink_norm_share:.1%} of the norms. Null share \
 {null_share:.3f}.
 Correlation of raw and effective attention {pearson:.2f}.

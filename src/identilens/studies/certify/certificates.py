@@ -29,8 +29,8 @@ _COUNTED = 200
 
 _SENTENCES = """\
 {holds}. Stated: between {stated_lo:.6g} and {stated_hi:.6g}.
-Proven: between {proven_lo:.6g} and {proven_hi:.6g}, for all weights of the same sum that move what they mix with the \
-file's factor by at most {delta:.6g}; the row itself has {own:.6g}.
+Proven: between {proven_lo:≥.6g} and {proven_hi:≤.6g}, for all weights of the same sum that move what they mix with \
+the file's factor by at most {delta:.6g}; the row itself has {own:.6g}.
 Of these weights, some have {met_lo:.6g}, some {met_hi:.6g}.
 That it is {sign} {bound:g} is {verdict}.
 The numbers are of {keys}. Not checked, since nothing in the file ties it to the numbers: that they are of {subject}, \

@@ -130,8 +130,8 @@ class PatternScores(Result):
 
 
 _FINDING = """\
-In {called:,} of {heads:,} cases a head is called by a pattern: its mean attention to its keys is at least {limit:g}. \
-In {identified:,} of them every alternative with the same outputs, {exactly}, has that.
+In {called:,} of {heads:,} cases a head is called by a pattern: its mean attention to its keys is at least {limit:g}, \
+in {identified:,} of them in every alternative with the same outputs, {exactly}.
 With exactly the same outputs it is so in {exact:,}.
 The highest score is {highest_score:.2f}: {pattern} by {kind} head {highest_name} ({corpus}).
 No other weights with the same outputs change a score. {few}."""

@@ -56,7 +56,7 @@ With every head's output the same, {exactly}, no other maps change any of {pinne
 where rows see no more keys than a head's values have dimensions: take a longer text, or a tolerance \
 (--tolerance bfloat16,1%; in Python: tolerance=("bfloat16", 0.01)).
 In the row of {query_token!r} (query {query}, text {text}), rollout gives {token!r} (token {target}) {value:.4f}; with \
-every head's output the same, {exactly}{held}, it may be anything from {lo:≥z.4f} to {hi:≤z.4f}, the widest of \
+every head's output the same, {exactly}{held}, it may be from {lo:≥z.4f} to {hi:≤z.4f}, the widest of \
 {values:interval}.
 With that, {share:.1%} of the values are determined: every alternative keeps them within a tenth; the mean width of an \
 interval is {width:.4f}.
