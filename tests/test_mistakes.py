@@ -71,6 +71,7 @@ ON_THE_COMMAND_LINE = {
     "no texts": (("audit", "-m", "MODEL", "-o", "o"), "give exactly one of --text"),
     "options without end": ((*AUDIT, "--config", "/dev/zero"), "it is a device"),
     "a branch of a folder": ((*AUDIT, "--revision", "main"), "expected --revision for ids of the hub only"),
+    "two places for a model": ((*AUDIT, "--device", "cpu", "--device-map", "auto"), "expected --device to be left out"),
     "an empty text": (("audit", "-m", "MODEL", "-t", "", "-o", "o"), "text 0 is empty"),
     "a text too long": (("audit", "-m", "MODEL", "-t", "word " * 700, "-o", "o"), "--max-length 512"),
     "layers backwards": ((*AUDIT, "--layers", "1-0"), "--layers as numbers and ranges"),

@@ -86,6 +86,8 @@ def load(
     common: dict[str, Any] = {"revision": revision, "trust_remote_code": trust_remote_code}
     if revision is not None and Path(source).exists():
         raise SettingError("revision", "for ids of the hub only", revision)
+    if device and device_map:
+        raise SettingError("device", "to be left out beside device_map", device)
     precision, known = str(dtype).removeprefix("torch."), ("auto", *get_args(Precision))
     if precision not in known:
         raise InputError(f"expected dtype to be {' or '.join(known)}; got {dtype!r}.")
@@ -141,10 +143,16 @@ def _loaded(
     )
     registered = (mapping.get(type(config), None) for mapping in heads)
     classes = [getattr(transformers, known, None), *registered]
-    kinds = (
-        kind for kind in classes if isinstance(kind, type) and issubclass(kind, PreTrainedModel)
+    kind = next(
+        (
+            kind
+            for kind in classes
+            if isinstance(kind, type)
+            and issubclass(kind, PreTrainedModel)
+            and kind.__name__ == known
+        ),
+        AutoModel,
     )
-    kind = next((kind for kind in kinds if kind.__name__ == known), AutoModel)
     # A quantised model stays where it was loaded.
     if "quantization_config" in {**options, **config.to_dict()}:
         options.setdefault("device_map", {"": device})
@@ -205,15 +213,13 @@ def left_over(network: PreTrainedModel, unexpected: Iterable[str]) -> list[str]:
     Weights of other parts (task heads, poolers) are not needed, and buffers are computed.
     """
     body, prefix = network.base_model, f"{network.base_model_prefix}."
-    parts = {
-        name for name, part in body.named_children() if next(part.parameters(), None) is not None
-    }
+    parts = {name.split(".")[0] for name, _ in body.named_parameters()}
     buffers = dict(body.named_buffers())
     return sorted(
         key
         for key in unexpected
-        if key.removeprefix(prefix).split(".")[0] in parts
-        and key.removeprefix(prefix) not in buffers
+        if (name := key.removeprefix(prefix)).split(".")[0] in parts
+        and name not in buffers
         and not key.endswith(_OLD_BUFFERS)
     )
 

@@ -29,7 +29,6 @@ def test_it_learns_and_says_so(run):
     assert run.table["validation_accuracy"][run.metrics["best_epoch"] - 1] == best
     assert "test accuracy" in run.summary().text
     assert {path.suffix for path in run.model_path.iterdir()} == {".json", ".safetensors"}
-    assert run.metrics["parameters"] > 0
 
 
 def test_the_model_is_the_one_that_was_measured(run, folder):
@@ -41,4 +40,4 @@ def test_the_model_is_the_one_that_was_measured(run, folder):
     examples = read_part(TASKS["trec"], folder, "test")
     batch = collate_examples(encoded_examples(examples, lens.tokenizer))
     right = (lens.model(**batch).logits.argmax(-1) == batch["labels"]).float().mean()
-    assert float(right) == pytest.approx(run.metrics["test_accuracy"])
+    assert right.item() == pytest.approx(run.metrics["test_accuracy"])
