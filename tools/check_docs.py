@@ -69,10 +69,12 @@ def exists(name: str) -> bool:
 
 
 def commands(page: Path) -> Iterator[list[str]]:
-    """Yield what is typed behind ``identilens`` in the console blocks of a page, lists set there filled in."""
-    for block in re.findall(r"```console\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+    """Yield what is typed behind ``identilens`` in the console blocks and tables of a page, lists filled in."""
+    typed = r"```console\n(.*?)```|\| `(identilens [^`]+)`"
+    for block, cell in re.findall(typed, page.read_text(encoding="utf-8"), re.DOTALL):
         given: dict[str, str] = {}
-        for line in re.findall(r"^\$ (.*)", block.replace("\\\n", " "), re.MULTILINE):
+        joined = f"{block}$ {cell}".replace("\\\n", " ")
+        for line in re.findall(r"^\$ (.*)", joined, re.MULTILINE):
             given |= re.findall(r"^(\w+)=\((.*)\)", line)
             for name, value in given.items():
                 line = line.replace(f'"${{{name}[@]}}"', value)
@@ -119,18 +121,18 @@ def failed_examples(page: Path) -> Iterator[str]:
         yield f"an example fails\n{traceback.format_exc()}"
 
 
-def main() -> int:
-    """Check every page, or those that are named, and return the exit code."""
+def main() -> bool:
+    """Check every page, or those that are named, and return whether one has errors."""
     pages = [Path(name).resolve() for name in sys.argv[1:]] or PAGES
-    app, failed = make_app(), False
-    for page in pages:
+    errors = [
+        f"{page.relative_to(ROOT)}: {error}"
+        for page in pages
         for error in (
-            *broken_links(page), *unknown_names(page), *wrong_commands(page, app), *failed_examples(page),
-        ):  # fmt: skip
-            failed = True
-            print(f"{page.relative_to(ROOT)}: {error}", flush=True)
-    print(f"{len(pages)} pages checked")
-    return int(failed)
+            *broken_links(page), *unknown_names(page), *wrong_commands(page, make_app()), *failed_examples(page),
+        )
+    ]  # fmt: skip
+    print(*errors, f"{len(pages)} pages checked", sep="\n")
+    return bool(errors)
 
 
 if __name__ == "__main__":

@@ -38,9 +38,12 @@ REPEATED = Parameter(negative="", consume_multiple=False)
 """Marks a tuple whose option is given once for each value on the command line."""
 
 WORDED = Parameter(
-    converter=lambda _, tokens: tuple(token.value for token in tokens), n_tokens=1, negative=""
+    converter=lambda _, tokens: [token.value for token in tokens],
+    n_tokens=1,
+    negative="",
+    json_list=False,
 )
-"""Marks a tuple of words or objects, of which the command line takes the words, once for each."""
+"""Marks a tuple of words or objects, of which the command line takes the words, once for each, even "[CLS]"."""
 
 NOT_RECORDED = "does not change the numbers"
 """Marks a setting that is not in the provenance: runs that differ only in it are the same run."""

@@ -28,7 +28,7 @@ _COUNTED = 200
 """Characters in which the keys of a claim are named."""
 
 _SENTENCES = """\
-{holds}. Stated: between {stated_lo:.6g} and {stated_hi:.6g}.
+{holds}. Stated: between {stated_lo:≥.6g} and {stated_hi:≤.6g}.
 Proven: between {proven_lo:≥.6g} and {proven_hi:≤.6g}, for all weights of the same sum that move what they mix with \
 the file's factor by at most {delta:.6g}; the row itself has {own:.6g}.
 Of these weights, some have {met_lo:.6g}, some {met_hi:.6g}.
