@@ -18,7 +18,7 @@ _HEAD = ["kind", "layer", "head"]
 _FINDING = """\
 The log probability of the answer, {log_probability:.3g}, changes by {log_change:+.3g} nats without head {answer_head} \
 of {answer_kind} layer {answer_layer}: the lowest of all changes.
-Without head {head} of {kind} layer {layer} the outcome ({outcome}, at all positions or those of the answer) changes \
+Without head {head} of {kind} layer {layer} the outcome ({outcome}, at the positions that count) changes \
 by {effect:.3g} ({unit}; mean over {texts:text}), the most.
 {influential} of {removed:head}, each removed alone, change it by at least {enough:.0%} of that.
 Only the {removed:head} with the largest estimates were removed; {left:head} have only estimates, to first order.
