@@ -75,7 +75,7 @@ class Certificate:
         Numbers that are none, or beyond what float64 holds, prove nothing.
         """
         lo, hi = self.proven()
-        if not bool(torch.isfinite(lo + hi)) or not isfinite(self.slack):
+        if not torch.isfinite(lo + hi) or not isfinite(self.slack):
             return False
         return bool(lo >= self.ends[0] - self.slack) and bool(hi <= self.ends[1] + self.slack)
 

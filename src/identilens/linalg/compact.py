@@ -38,7 +38,7 @@ class OutputFactor:
             lower, inverse, certified = inverse_cholesky(
                 torch.stack(grams).squeeze(0), tolerance=0.0
             )
-            if bool(certified.all()):
+            if certified.all():
                 return cls(lower, inverse, columns)
         matrix = torch.stack([*map(wide, projections)]).squeeze(0)
         lower = torch.linalg.qr(matrix.mT, mode="r").R.mT

@@ -58,7 +58,7 @@ def factorise(matrix: Float[Tensor, "*batch n r"], tolerance: Tolerance) -> Fact
     else:
         basis = torch.eye(n).to(flat).repeat(len(flat), 1, 1)
         coordinates = (inverse @ flat).mT @ inverse
-    if not bool(certified.all()):
+    if not certified.all():
         rest = ~certified
         left, sigma, right = svd(flat[rest])
         limit = tolerance[rest, None] if isinstance(tolerance, Tensor) else tolerance
@@ -88,7 +88,7 @@ def factorise_product(
     coordinates = inverse @ whitener.mT
     ratio = squared_norm(coordinates) * squared_norm(product)
     certified = certified & (ratio * least_share(tolerance) < 1)
-    if not bool(certified.all()):
+    if not certified.all():
         return factorise(product, tolerance)
     rank = torch.full_like(certified, values.shape[-1], dtype=torch.int64)
     basis, again = _orthonormal(values @ whitener.mT)

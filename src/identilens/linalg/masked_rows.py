@@ -74,7 +74,7 @@ class MaskedRows(RowProjector):
         keys, sizes, equal = weights.shape[-1], self.sizes[rows], self._equal[:, rows]
         means, full = self._means(rows, weights), full & ~equal
         projected, outside = means, torch.zeros_like(means[..., 0])
-        if bool(full.any()):
+        if full.any():
             white, ones = self.white[:, :keys], self._ones(rows)[:, None]
             whitened = (self._spaces(weights) @ white).unflatten(1, (self.share, -1))
             solved, along = solve(torch.cat([whitened, ones], 1)).split([self.share, 1], 1)
@@ -115,7 +115,7 @@ class MaskedRows(RowProjector):
 
     def _means(self, rows: slice, weights: Tensor) -> Float[Tensor, "head row key"]:
         """Return weights as means over leading keys with the same row of T."""
-        if not bool((self._equal[:, rows] & self._repeats).any()):
+        if not (self._equal[:, rows] & self._repeats).any():
             return weights
         keys = min(self._first.shape[1], weights.shape[-1])
         classes = one_hot(self._first[:, :keys], keys).double()

@@ -127,7 +127,7 @@ class ProjectedValues:
         check_mask(visible, queries, self.keys)
         compact = self.compact.reshape(-1, *self.compact.shape[-2:])
         parts = compact, self.factor.flat, self.tolerance_of
-        if visible is None or bool(visible.all()):
+        if visible is None or visible.all():
             return FullRows(
                 *parts, compact.new_ones(1, self.keys, dtype=torch.bool).expand(queries, -1)
             )

@@ -280,7 +280,7 @@ class CapturedLayer(Captured):
             near(call.value[0]),
             near(call.run()[0]).transpose(0, 1).clone(),
             near(part.attend()[1][0]) if weights else None,
-            None if bool(visible.all()) else near(visible),
+            None if visible.all() else near(visible),
             call.scaling,
             None if bias is None else near(bias[0]).expand(-1, *visible.shape),
             call.arguments.get("softcap"),

@@ -4,14 +4,13 @@ import hashlib
 from functools import cache
 
 import torch
-from jaxtyping import Int
 from torch import Tensor, nn
 from torch.nn.functional import pad
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from transformers import PreTrainedModel
 
 from identilens.errors import InputError
-from identilens.models.offloading import device_of, tensor_of
+from identilens.models.offloading import tensor_of
 
 _PLAIN = bool | int | float | str | list | tuple | dict | None
 
@@ -25,10 +24,8 @@ def digest_of(model: nn.Module) -> str:
     for name, tensor in sorted(model.state_dict().items()):
         tensor = tensor_of(model, name) if tensor.is_meta else tensor
         sums.append(f"{name} {tensor.dtype} {tuple(tensor.shape)}")
-        parts += checksums(tensor)
-    # Read at once, since each reading waits for the device.
-    device = device_of(model)
-    sums.append(str(torch.stack([part.to(device) for part in parts]).tolist()))
+        parts += folded(tensor)
+    sums.append(str(checksums(parts)))
     for name, module in model.named_modules():
         # Names that peft's layers have: the same tensors compute something else when an adapter is switched off or
         # scaled otherwise.
@@ -39,24 +36,27 @@ def digest_of(model: nn.Module) -> str:
     return "checksum:" + hashlib.sha256("\n".join(sums).encode()).hexdigest()
 
 
-def checksums(tensor: Tensor) -> list[Int[Tensor, ""]]:
-    """Return Σ w_i x_i modulo 2⁶⁴ of the 64-bit words x, with fixed odd w_i of a prime period; of quantised by part."""
+def folded(tensor: Tensor) -> list[Tensor]:
+    """Return two rows of words of 64 bits whose sum is that of all periods, for each part of a quantised tensor."""
     if is_traceable_wrapper_subclass(tensor):
-        return [
-            checksum
-            for part in tensor.__tensor_flatten__()[0]
-            for checksum in checksums(getattr(tensor, part).detach())
-        ]
+        names, _ = tensor.__tensor_flatten__()
+        return [row for name in names for row in folded(getattr(tensor, name).detach())]
     bits, size = tensor.contiguous().flatten().view(torch.uint8), 8 * _PERIOD
     periods, rest = bits.tensor_split([len(bits) // size * size])
     sums = periods.view(torch.int64).view(-1, _PERIOD).sum(0)
-    sums += pad(rest, (0, size - len(rest))).view(torch.int64)
-    return [(sums * _factors(bits.device)).sum()]
+    return [sums, pad(rest, (0, size - len(rest))).view(torch.int64)]
+
+
+def checksums(rows: list[Tensor]) -> list[int]:
+    """Return Σ w_i x_i modulo 2⁶⁴ of the words x of each folded tensor; the device is waited for once."""
+    device = rows[0].device
+    words = torch.cat([row.to(device) for row in rows]).view(-1, 2, _PERIOD).sum(1)
+    return (words * _factors(device)).sum(-1).tolist()
 
 
 @cache
-def _factors(device: torch.device) -> Int[Tensor, " word"]:
-    """Return fixed odd numbers that are spread evenly modulo 2⁶⁴, one for each word of a period."""
+def _factors(device: torch.device) -> Tensor:
+    """Return fixed odd numbers w_i that are spread evenly modulo 2⁶⁴, one for each word of a period."""
     factors = torch.arange(_PERIOD, device=device) * _FACTOR
     return (factors ^ (factors >> 29)) * _FACTOR | 1
 

@@ -58,7 +58,7 @@ class Item:
         return frozenset(
             name
             for name, tensor in self.tensors.items()
-            if name.endswith("mask") and not bool(tensor.all())
+            if name.endswith("mask") and not tensor.all()
         )
 
     def start(self, length: int) -> "Item":

@@ -26,7 +26,7 @@ from identilens.models.following import (
     watched,
 )
 from identilens.models.gates import gated_candidates
-from identilens.models.identity import checksums
+from identilens.models.identity import checksums, folded
 from identilens.models.interface import AttentionCall, evaluation_mode, intercept
 from identilens.models.readers import adds_up
 from identilens.models.sequences import Kind
@@ -82,7 +82,7 @@ class Site:
     def stacked_rank(self) -> int:
         """The rank of the output projection as it is now, with the blocks of the heads stacked."""
         weight = self.output_projection.flatten(0, 1)
-        bits = (*map(int, checksums(weight.mT)), *weight.shape)
+        bits = (*checksums(folded(weight.mT)), *weight.shape)
         return _RANKS.get(bits) or _RANKS.setdefault(bits, stored_rank(weight))
 
     @property

@@ -83,7 +83,7 @@ def cut_padding(item: dict[str, Tensor], row: int) -> None:
             for name in sorted({*item} - {*cut, mask_name, *_CHANNELS})
             if not is_per_token(name) and len(mask) in item[name].shape
         ]
-        if unknown and not bool(real.all()):
+        if unknown and not real.all():
             raise InputError(
                 f"{', '.join(unknown)} of text {row} has {len(mask)} entries, as many as the padded text, and it is "
                 "not known whether they belong to its tokens. Give texts without padding, one at a time."

@@ -243,7 +243,7 @@ def _relative_interior(weights_row: Tensor, space: SimplexSpace) -> tuple[Tensor
 
 
 def _face_directions(space: SimplexSpace, movable: Tensor) -> Tensor:
-    if bool((movable == space.visible).all()):
+    if (movable == space.visible).all():
         return space.free
     inside = space.kept[movable]
     left, sigma, _ = svd(inside, full_matrices=True)

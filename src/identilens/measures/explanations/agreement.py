@@ -127,7 +127,7 @@ def _quantiles(held: Float[Tensor, " text"], draws: int) -> tuple[float, float]:
         generator = torch.Generator().manual_seed(0)
         drawn = held[torch.randint(texts, (draws, texts), generator=generator)]
         spreads = drawn.std(1)
-        if bool((spreads > _SPREAD * spread).all()):
+        if (spreads > _SPREAD * spread).all():
             ends = torch.tensor([0.025, 0.975], dtype=torch.float64)
             low, high = (
                 ((drawn.mean(1) - held.mean()) / (spreads / texts**0.5)).quantile(ends).tolist()

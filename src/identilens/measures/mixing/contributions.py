@@ -65,7 +65,7 @@ def contributions(
     """
     norms = squares.clamp_min(0).sqrt()
     total = norms.sum(-1, keepdim=True)
-    if bool((total == 0).any()) or not bool(torch.isfinite(total).all()):
+    if (total == 0).any() or not torch.isfinite(total).all():
         raise NumericalError(
             "a hidden state does not change with any input token, or its derivative is not finite, so its shares "
             "are not defined. Look for a layer that saturates, or leave that layer out with layers=..."

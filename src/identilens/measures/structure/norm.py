@@ -36,7 +36,7 @@ def structure_norm(
     Raises:
         InputError: For a W of another shape, or with entries that are not positive.
     """
-    if structure.shape[-2:] != matrix.shape[-2:] or not bool((structure > 0).all()):
+    if structure.shape[-2:] != matrix.shape[-2:] or not (structure > 0).all():
         raise InputError(
             f"expected W of the matrix's shape {tuple(matrix.shape[-2:])}, every entry above 0; got "
             f"{tuple(structure.shape)}. Pass positive_structure(W)."

@@ -378,4 +378,4 @@ def _hidden(
         hidden = replaced & (torch.as_tensor(more[0], device=logits.device) <= -_HIDDEN)
     elif name in ("add", "sub", "min", "minimum") and isinstance(first, Tensor):
         hidden = (-first if name == "sub" else first) <= -_HIDDEN
-    return hidden.expand(result.shape) if hidden is not None and bool(hidden.any()) else None
+    return hidden.expand(result.shape) if hidden is not None and hidden.any() else None

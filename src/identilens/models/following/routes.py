@@ -168,7 +168,7 @@ def _heads(places: tuple[Tensor, ...], shape: Sequence[int]) -> Heads | None:
     """Return the axis of the heads, from the original coordinates of the entry at each [row, channel]."""
     *lead, query, value = places
     channels = torch.arange(value.shape[1], device=value.device)
-    if not bool((value == channels % shape[-1]).all()) or bool((query != query[:, :1]).any()):
+    if not (value == channels % shape[-1]).all() or (query != query[:, :1]).any():
         return None
     return _along(
         lead,

@@ -102,11 +102,9 @@ class Meeting:
             return "cross"
         # Keys beyond those of the queries belong to no later token: learnt ones, before all others or after them.
         more = max(0, keys - queries)
-        alike = keys < 2 or bool(visible.all())
+        alike = keys < 2 or visible.all()
         sides = () if alike else (visible[:, more:], visible[:, : keys - more])
-        forward = any(
-            not bool(side.triu(1).any()) or bool((side.tril(-1) & ~side.mT).any()) for side in sides
-        )
+        forward = any(not side.triu(1).any() or (side.tril(-1) & ~side.mT).any() for side in sides)
         return "decoder" if forward else "encoder"
 
     @property

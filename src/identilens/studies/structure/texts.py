@@ -48,7 +48,7 @@ class LayerView:
         values = layer.repeated_values
         factor = OutputFactor.of(site.fixed_projection.to(values.device))
         compact = values.double() @ factor.lower
-        if not bool(torch.isfinite(compact).all() and torch.isfinite(weights).all()):
+        if not torch.isfinite(compact).all() or not torch.isfinite(weights).all():
             raise NumericalError(
                 f"text {text}, {site.kind} layer {site.layer}: weights or values are NaN or infinite. Look for an "
                 "overflow in half precision (load with --dtype float32) or a broken checkpoint."

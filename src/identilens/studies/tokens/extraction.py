@@ -136,7 +136,7 @@ def _write(
             chosen = order[done : done + BATCH_SIZE]
             read = read_states(lens, [items[index] for index in chosen])
             for index, states in zip(chosen, read, strict=True):
-                if not bool(states.isfinite().all()):
+                if not states.isfinite().all():
                     raise NumericalError(
                         f"text {index}: hidden states have NaN or infinite entries; load the model in float32, or "
                         "look for a broken checkpoint"
