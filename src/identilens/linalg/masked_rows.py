@@ -49,7 +49,7 @@ class MaskedRows(RowProjector):
         coordinates = self.factor.coordinates
         back = coordinates.mT @ coordinates
         self._back = back.flatten(1).unflatten(0, (len(self.white), self.share)).mT
-        if int(self.sizes[-1]) < self.keys:
+        if self.sizes[-1] < self.keys:
             self.rank = self._ranks(slice(len(self.visible) - 1, None))[:, 0]
 
     def row_ranks(self) -> Int[Tensor, "head query"]:
@@ -237,7 +237,7 @@ class CausalRows(MaskedRows):
 
     def _inverses(self, rows: slice) -> tuple[Callable[[Tensor], Tensor], Bool[Tensor, "head row"]]:
         """Return G⁻¹ as in all masked rows, refined where a row needs it: errors of a step are those of G_i alone."""
-        refines = bool((self._condition[:, rows] > STEADY).any())
+        refines = (self._condition[:, rows] > STEADY).any()
         ahead = max(self._lead - rows.start, 0)
         start, stop = rows.start + ahead - self._lead, rows.stop - self._lead
         part = slice(start // BLOCK, -(-stop // BLOCK))

@@ -7,6 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from identilens.linalg.tolerance import HALF
+
 WITHOUT_DOUBLES = {"mps"}
 """Kinds of devices that have no float64: what needs it is computed on copies in the processor's memory."""
 
@@ -45,6 +47,11 @@ def budget_on(device: torch.device) -> int:
 def wide(numbers: Tensor) -> Tensor:
     """Return a tensor in float64, in the processor's memory where its device has none."""
     return near(numbers).double()
+
+
+def exact(numbers: Tensor) -> Tensor:
+    """Return a tensor of half precision in single precision, whose rounding is far less, and any other in double."""
+    return numbers.float() if numbers.dtype in HALF else wide(numbers)
 
 
 def near(numbers: Tensor) -> Tensor:

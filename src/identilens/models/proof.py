@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from identilens.errors import JoinedTextsError, UnsupportedModelError
 from identilens.linalg import HALF
-from identilens.linalg.memory import wide
+from identilens.linalg.memory import exact
 from identilens.models.affine import channels_last
 from identilens.models.capture import Lengths
 from identilens.models.explaining import Exact
@@ -131,7 +131,7 @@ class Proof:
         output = call.run()
         if call.index in self._rows:
             rows, before = self._rows.pop(call.index)
-            after = wide(output[0, rows])
+            after = exact(output[0, rows])
             error = relative(after, before) if after.shape == before.shape else 1.0
             self._who, limit = type(call.module).__name__, _LONE_NOISE * self.noise
             self._note("a text in a batch is as it is alone", error, limit=limit, joined=True)
@@ -209,7 +209,7 @@ class Proof:
         weights: Float[Tensor, "head row key"],
         *outputs: Float[Tensor, "row head d_v"],
     ) -> None:
-        plain, output, reference = (wide(part) for part in outputs)
+        plain, output, reference = (exact(part) for part in outputs)
         if not plain.isfinite().all():
             self.finite = False
             # Masks of minus infinity on every key of a query are read as the least number.
@@ -218,10 +218,10 @@ class Proof:
             return
         if text == self.lone and len(self.items) > 1:
             self._rows[call.index] = places, plain
-        mixed = (wide(weights) @ wide(call.repeated(call.value)[text])).transpose(0, 1)
+        mixed = (exact(weights) @ exact(call.repeated(call.value)[text])).transpose(0, 1)
         self._note("weights times values give the attention output", relative(mixed, output))
         self._note(_OWN, relative(reference, plain))
-        sums, least = wide(weights).sum(-1), float(weights.min())
+        sums, least = exact(weights).sum(-1), float(weights.min())
         over = float(((sums - 1) if call.has_sink else (sums - 1).abs()).max())
         self._note(
             "rows sum to 1, or to 1 less a sink",
@@ -269,7 +269,7 @@ class Proof:
         joined = mixed.sum(2) if site.added else mixed.flatten(2)
         entered, left = (by_text(side, call, site) for side in (first_input(inputs), output))
         checked = self._checked_rows(call)
-        projection, bias = wide(site.output_projection), wide(site.output_bias)
+        projection, bias = exact(site.output_projection), exact(site.output_bias)
         for text in range(len(self.items)):
             kept = slice(self.lengths.of(text, site.kind, call)[0])
             if not left[text, kept].isfinite().all():
@@ -280,8 +280,8 @@ class Proof:
                 relative(entered[text, kept], joined[text, kept]),
             )
             rows = [row for row in checked if row < kept.stop]
-            summed = torch.einsum("nhv,hvd->nd", wide(mixed[text, rows]), projection) + bias
-            error = relative(summed, wide(left[text, rows]))
+            summed = torch.einsum("nhv,hvd->nd", exact(mixed[text, rows]), projection) + bias
+            error = relative(summed, exact(left[text, rows]))
             self._note("heads add up to the block's output", error)
 
 
