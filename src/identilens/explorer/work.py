@@ -226,7 +226,7 @@ def moved_row(text: Measured, head: Head, query: int, change: Sequence[float]) -
     _require_query(head, query)
     before = head.attention[query]
     asked = torch.tensor(change, dtype=torch.float64)
-    if asked.shape != before.shape or not bool(asked.isfinite().all()):
+    if asked.shape != before.shape or not asked.isfinite().all():
         raise InputError(f"expected a change of {len(before)} weights; got {len(asked)}.")
     free = head.projected_for(query).simplex_space(head.visible_to(query)).free
     allowed = free @ (free.T @ asked)

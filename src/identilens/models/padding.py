@@ -61,7 +61,7 @@ def cut_padding(item: dict[str, Tensor], row: int) -> None:
             continue
         real = mask.bool()
         binary = mask.ndim == 1 and torch.equal(mask, real.to(mask.dtype))
-        if not binary or int(real.unique_consecutive().sum()) > 1:
+        if not binary or real.unique_consecutive().sum() > 1:
             raise InputError(
                 f"{mask_name} of text {row}: expected 2 axes (text, position), with 1 for the text's own positions, "
                 "without a gap, and 0 for padding before or after them. Leave out masks between positions. Cut tokens "

@@ -216,7 +216,7 @@ class IdentifiableEncoderForSequenceClassification(IdentifiableEncoderPreTrained
         self, input_ids: Tensor | None, mask: Tensor | None, options: dict[str, Any]
     ) -> tuple[Float[Tensor, "batch d_model"], BaseModelOutput]:
         """Return the state of the first token of each text, and all states, on request or with padding on the left."""
-        padded = mask is not None and not bool(mask[:, 0].all())
+        padded = mask is not None and not mask[:, 0].all()
         every = any(options.get(name) for name in ("output_hidden_states", "output_attentions"))
         output = self.encoder(input_ids, mask, first_token_only=not (padded or every), **options)
         states = output.last_hidden_state

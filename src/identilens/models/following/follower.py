@@ -303,13 +303,11 @@ def holds_distributions(matrix: Any) -> bool:
     """Whether all rows of a tensor, all columns, or all matrices, are distributions over more than one entry."""
     if not isinstance(matrix, Tensor) or not matrix.is_floating_point():
         return False
-    if matrix.ndim < 2 or not matrix.numel() or float(matrix.min()) < 0:
+    if matrix.ndim < 2 or not matrix.numel() or matrix.min() < 0:
         return False
     sums = [matrix.sum(axes) for axes in (-1, -2, (-1, -2))]
     return any(
-        bool(((total - 1).abs() <= _NEAR_ONE).all())
-        for total in sums
-        if total.numel() < matrix.numel()
+        ((total - 1).abs() <= _NEAR_ONE).all() for total in sums if total.numel() < matrix.numel()
     )
 
 
@@ -372,7 +370,7 @@ def _hidden(
     first, *more = [arg for arg in (*args, *kwargs.values()) if arg is not logits] or [None]
     hidden = None
     if name == "masked_fill":
-        hidden = first if float(more[0]) <= -_HIDDEN else None
+        hidden = first if more[0] <= -_HIDDEN else None
     elif name == "where":
         replaced = ~first if args[1] is logits else first
         hidden = replaced & (torch.as_tensor(more[0], device=logits.device) <= -_HIDDEN)
