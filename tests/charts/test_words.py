@@ -96,8 +96,8 @@ def test_cells_of_tables(value, shown):
         ("{share:.1%}", ["33.3 %"]),
         ("{share:≥.1%} to {share:≤.1%}", ["33.3 % to 33.4 %"]),
         (
-            "from {share:.1%} to {share:.1%}, between {share:.2f} and {share:.2f}1",
-            ["33.3 %, between 0.33 and 0.331"],
+            "from {share:.1%} to {share:.1%}, between {share:.2f} and {share:.2f}1, 1 to {texts:,}",
+            ["33.3 %, between 0.33 and 0.331, 1 to 1,200"],
         ),
         ("{share:≥.2f} {share:≤.2f} {share:.2f}", ["0.33 0.34 0.33"]),
         ("{name!r} {share:+.3g}\nnone {missing}\nnone {none:.2f}\nlast", ["'a{b}' +0.333", "last"]),

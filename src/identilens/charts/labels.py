@@ -17,7 +17,7 @@ _UPPER = ["hi", "sink_hi", "distance_bound", "distance_bound_bfloat16"]
 """Columns of proven ends: they are rounded down, and up."""
 
 _TWICE = re.compile(
-    r"(?:from )?\b([\d.]+(?: %)?) to \1(?![\d.]*\d)|between ([\d.]+(?: %)?) and \2(?![\d.]*\d)"
+    r"(?:from )?\b([\d.,]+(?: %)?) to \1(?![\d.,]*\d)|between ([\d.,]+(?: %)?) and \2(?![\d.,]*\d)"
 )
 """A range whose ends are the same once they are rounded."""
 

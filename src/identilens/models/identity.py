@@ -39,8 +39,11 @@ def digest_of(model: nn.Module) -> str:
 def folded(tensor: Tensor) -> list[Tensor]:
     """Return two rows of words of 64 bits whose sum is that of all periods, for each part of a quantised tensor."""
     if is_traceable_wrapper_subclass(tensor):
-        names, _ = tensor.__tensor_flatten__()
-        return [row for name in names for row in folded(getattr(tensor, name).detach())]
+        return [
+            row
+            for name in tensor.__tensor_flatten__()[0]
+            for row in folded(getattr(tensor, name).detach())
+        ]
     bits, size = tensor.contiguous().flatten().view(torch.uint8), 8 * _PERIOD
     periods, rest = bits.tensor_split([len(bits) // size * size])
     sums = periods.view(torch.int64).view(-1, _PERIOD).sum(0)

@@ -213,8 +213,8 @@ def left_over(network: PreTrainedModel, unexpected: Iterable[str]) -> list[str]:
     Weights of other parts (task heads, poolers) are not needed, and buffers are computed.
     """
     body, prefix = network.base_model, f"{network.base_model_prefix}."
-    parts = {name.split(".")[0] for name, _ in body.named_parameters()}
     buffers = dict(body.named_buffers())
+    parts = {name.split(".")[0] for name, _ in body.named_parameters(remove_duplicate=False)}
     return sorted(
         key
         for key in unexpected
