@@ -74,36 +74,27 @@ class Layer(ABC):
         yield self
 
 
-class RowSums(NamedTuple):
-    """Sums over the visible keys of each row, of weights a and effective attention e, their projection: Σ a e = Σ e².
+class Sums(NamedTuple):
+    """What is added up of some heads of a layer, over blocks of rows.
 
     Attributes:
-        sizes: Number of visible keys.
-        totals: Σ a and Σ e.
-        squares: Σ a² and Σ e².
-        outside: ‖(I − P) 1‖², with P the projector on col(T) restricted to the row's keys.
+        of_rows: Attention a and effective attention e of each row, by type of key; ‖a‖, the norms of what e mixes less
+            the output and of the output, ‖e‖², and ‖(I − P) 1‖² with the projector P on col(T) at the row's keys.
+        adding: Whether the ones add to the rank of T at the row's keys.
+        by_key: Attention to each key, and its norm share over ‖t‖.
+        lengths: ‖t‖ of each key.
+        rank: See `LayerMeasures`.
+        simplex_nullity: The same.
+        sizes: How many keys each row sees.
     """
 
-    sizes: Int[Tensor, " row"]
-    totals: Float[Tensor, "2 head row"]
-    squares: Float[Tensor, "2 head row"]
-    outside: Float[Tensor, "head row"]
-
-    def with_sink(self) -> "RowSums":
-        """Return the sums with a learned sink as one more key: weight 1 − Σ a, effective weight 0, value 0."""
-        sink = 1 - self.totals[0]
-        sink = torch.stack([sink, torch.zeros_like(sink)])
-        # The sink's entry of the ones lies outside col(T), whatever the others do.
-        return RowSums(
-            self.sizes + 1, self.totals + sink, self.squares + sink.square(), self.outside + 1
-        )
-
-    def around(self, mean: Tensor) -> Float[Tensor, "5 head row"]:
-        """Return Σ a, Σ e, Σ a², Σ e² and Σ a e of entries less a number."""
-        shift = self.sizes * mean
-        pairs = torch.cat([2 * self.totals, self.totals.sum(0, keepdim=True)])
-        squares = self.squares[[0, 1, 1]] + mean * (shift - pairs)
-        return torch.cat([self.totals - shift, squares])
+    of_rows: Float[Tensor, "head query _"]
+    adding: Bool[Tensor, "head query"]
+    by_key: Float[Tensor, "head 2 key"]
+    lengths: Float[Tensor, "head key"]
+    rank: Int[Tensor, " head"]
+    simplex_nullity: Int[Tensor, " head"]
+    sizes: Int[Tensor, "part query"]
 
 
 @dataclass(frozen=True)
@@ -189,7 +180,7 @@ def measure_layer(layer: Layer) -> LayerMeasures:
         of_rows = torch.cat(rows, 1)
         adding = of_rows[..., -1] > _least_outside(part)
         parts.append(
-            (
+            Sums(
                 of_rows,
                 adding,
                 by_key,
@@ -204,51 +195,50 @@ def measure_layer(layer: Layer) -> LayerMeasures:
 
     return _measures(
         layer,
+        Sums(*map(joined, zip(*parts, strict=True))),
         {name: joined([part[name] for part in kept]) for name in kept[0]},
-        *map(joined, zip(*parts, strict=True)),
     )
 
 
-def _measures(layer: Layer, kept: dict[str, Tensor], *sums: Tensor) -> LayerMeasures:
-    """Return the measures, given what is kept of the maps, and sums over rows and keys of all heads.
-
-    These are: raw and effective attention of each row by type, then norms and ‖(I − P) 1‖²; in which rows the ones add
-    to the rank of T; attention to each key, and its norm share over ‖t‖; ‖t‖; rank and largest simplex nullity; and
-    how many keys each row sees.
-    """
-    of_rows, adding, by_key, lengths, rank, simplex_nullity, (sizes, *_) = sums
-    by_type = of_rows[..., :-5].unflatten(-1, (2, -1)).movedim(-2, 0)
-    raw, errors, output_norms, squares, outside = of_rows[..., -5:].unbind(-1)
+def _measures(layer: Layer, sums: Sums, kept: dict[str, Tensor]) -> LayerMeasures:
+    """Return the measures, given the sums of all heads, and what is kept of their maps."""
+    by_type = sums.of_rows[..., :-5].unflatten(-1, (2, -1)).movedim(-2, 0)
+    raw, errors, output_norms, squares, outside = sums.of_rows[..., -5:].unbind(-1)
+    sizes = sums.sizes[0]
     check_finite(attention_output=output_norms)
-    rows = RowSums(sizes, by_type.sum(-1), torch.stack([raw.square(), squares]), outside)
-    rows = rows.with_sink() if layer.has_sink else rows
-    entries = (sizes + layer.has_sink).sum().double()
-    mean = len(sizes) / entries
-    means, squared, (cross,) = (rows.around(mean).sum(-1) / entries).split([2, 2, 1])
-    variances = squared - means.square()
-    constant = (variances <= CONSTANT * (squared + mean**2)).any(0)
+    totals, squares = by_type.sum(-1), torch.stack([raw.square(), squares])
+    if layer.has_sink:
+        # One more key of each row, with weight 1 − Σ a and value 0, whose entry of the ones lies outside col(T).
+        sink = torch.stack([1 - totals[0], torch.zeros_like(totals[0])])
+        sizes, totals, outside = sizes + 1, totals + sink, outside + 1
+        squares = squares + sink.square()
+    entries = sizes.sum().double()
+    # Of weights a and effective attention e; Σ a e = Σ e².
+    means, mean_squares = (each.sum(-1) / entries for each in (totals, squares))
+    variances = mean_squares - means.square()
+    constant = (variances <= CONSTANT * mean_squares).any(0)
     spread = variances.prod(0).clamp_min(_TINY).sqrt()
-    pearson = ((cross - means.prod(0)) / spread).clamp(-1, 1)
+    pearson = ((mean_squares[1] - means.prod(0)) / spread).clamp(-1, 1)
     # ‖a − e‖² of each row, the part in LN(T); that in LN([T, 1]) lacks its component along (I − P) 1, where the
     # ones add to the rank.
-    null = rows.squares[0] - rows.squares[1]
-    along = (rows.totals[0] - rows.totals[1]).square()
-    along = along / torch.where(adding | layer.has_sink, rows.outside, torch.inf)
+    null = squares[0] - squares[1]
+    along = (totals[0] - totals[1]).square()
+    along = along / torch.where(sums.adding | layer.has_sink, outside, torch.inf)
     null = torch.stack([null, null - along]).sum(-1)
-    null_shares = (null / rows.squares[0].sum(-1).clamp_min(_TINY)).clamp(0, 1)
+    null_shares = (null / squares[0].sum(-1).clamp_min(_TINY)).clamp(0, 1)
     received = layer.query_types.repeat_interleave(layer.heads, 0).mT @ by_type
     by_text = output_norms.unflatten(0, (-1, layer.heads))
     shares = share_of(by_text, by_text.sum(1, keepdim=True)).flatten(0, 1)
     error, size = torch.linalg.vector_norm(torch.stack([errors, output_norms]), dim=-1)
     return LayerMeasures(
-        rank=rank,
-        nullity=sizes[-1] + layer.has_sink - rank,
-        simplex_nullity=simplex_nullity,
+        rank=sums.rank,
+        nullity=sizes[-1] - sums.rank,
+        simplex_nullity=sums.simplex_nullity,
         null_share=null_shares[0],
         simplex_null_share=null_shares[1],
         pearson=torch.where(constant, torch.nan, pearson),
         reconstruction_error=error / size.clamp_min(_TINY),
-        **_sinks(layer, by_key / len(sizes), lengths),
+        **_sinks(layer, sums.by_key / len(sizes), sums.lengths),
         output_share=shares.mean(-1),
         received=received,
         kept=kept,
