@@ -72,17 +72,14 @@ class MaskedRows(RowProjector):
         """Return W G⁻¹ Wᵀ a, means over keys with the same row of T, or a projection by a decomposition."""
         solve, full = self._inverses(rows)
         keys, sizes, equal = weights.shape[-1], self.sizes[rows], self._equal[:, rows]
-        means, full = self._means(rows, weights), full & ~equal
-        projected, outside = means, torch.zeros_like(means[..., 0])
-        if full.any():
-            white, ones = self.white[:, :keys], self._ones(rows)[:, None]
-            whitened = (self._spaces(weights) @ white).unflatten(1, (self.share, -1))
-            solved, along = solve(torch.cat([whitened, ones], 1)).split([self.share, 1], 1)
-            spread = self._heads(solved.flatten(1, 2) @ white.mT)
-            projected = spread.mul_(self.visible[rows, :keys])
-            projected[equal] = means[equal]
-            left = (sizes - (ones * along).sum(-1)).clamp_min(0).expand(-1, self.share, -1)
-            outside = torch.where(full, left.flatten(0, 1), outside)
+        white, ones = self.white[:, :keys], self._ones(rows)[:, None]
+        whitened = (self._spaces(weights) @ white).unflatten(1, (self.share, -1))
+        solved, along = solve(torch.cat([whitened, ones], 1)).split([self.share, 1], 1)
+        spread = self._heads(solved.flatten(1, 2) @ white.mT)
+        projected = spread.mul_(self.visible[rows, :keys])
+        projected[equal] = self._means(rows, weights)[equal]
+        left = (sizes - (ones * along).sum(-1)).clamp_min(0).expand(-1, self.share, -1)
+        outside = left.flatten(0, 1).masked_fill(equal, 0.0)
         heads, places = (~full & ~equal).nonzero(as_tuple=True)
         for part in self._parts(len(heads)):
             here = heads[part], places[part]
