@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from identilens.charts.cells import heat, token_map
-from identilens.charts.kit import bars, boxes, choose, intervals, lines, rule, scatter, strip
+from identilens.charts.kit import bars, boxes, choose, intervals, lines, rule, scatter
 from identilens.charts.palette import DARK, LIGHT, theme
 
 FRAME = pl.DataFrame({
@@ -38,7 +38,6 @@ BUILT = {
     "bars": lambda: bars(FRAME, "rate", "layer", "kind"),
     "intervals": lambda: intervals(FRAME, "kind", "lo", "hi", "rate"),
     "boxes": lambda: boxes(ENDS, "layer"),
-    "strip": lambda: strip(FRAME, "rate", "kind", "layer", height=50),
     "standing rule": lambda: rule(lines(FRAME, "layer", "rate"), x=0.5),
     "lying rule": lambda: rule(lines(FRAME, "layer", "rate"), y=0.5),
     "heat": lambda: heat(FRAME, "layer", "kind", "rate", domain=(0, 2)),

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from helpers.toy import toy
-from identilens.charts.labels import rounded_end
+from identilens.charts.labels import outward, rounded_end
 from identilens.runs import progress
 from identilens.runs.progress import watched
 from identilens.runs.tables import (
@@ -49,9 +49,14 @@ def test_proven_ends_are_never_rounded_inward(form):
     generator = random.Random(0)
     for _ in range(2_000):
         end = generator.choice([-1, 1]) * 10 ** generator.uniform(-7, 4)
-        low, high = float(rounded_end(end, form, -1)), float(rounded_end(end, form, 1))
-        assert low <= end <= high
-        assert format(end, form) in (rounded_end(end, form, -1), rounded_end(end, form, 1))
+        ends = [rounded_end(end, form, side) for side in (-1, 1)]
+        assert float(ends[0]) <= end <= float(ends[1])
+        assert format(end, form) in ends
+
+
+def test_ends_in_charts_are_rounded_outward_and_other_numbers_stay():
+    frame = pl.DataFrame({"lo": [0.9986, None], "hi": [0.10001, 0.2], "value": [0.12345, 1.0]})
+    assert outward(frame).rows() == [(0.998, 0.101, 0.12345), (None, 0.2, 1.0)]
 
 
 def test_ends_as_a_sum_in_double_precision_gives_them_are_not_moved():

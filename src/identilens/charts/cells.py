@@ -51,7 +51,7 @@ def heat(
         ink = alt.condition(light, alt.value("#14181c"), alt.value("#ffffff"))
         text = base.transform_filter(f"isValid(datum['{field(value)}'])")
         text = text.mark_text(fontSize=9, opacity=alt.expr(f"width < {_CELL * columns} ? 0 : 1"))
-        number = alt.Text(field(value), type="quantitative", format=".2~g")
+        number = alt.Text(field(value), type="quantitative", format=".3~g")
         layers.append(text.encode(text=number, color=ink))
     return layered(layers)
 

@@ -30,10 +30,7 @@ class _Offline:
     def _repr_mimebundle_(self, *args: Any, **options: Any) -> Any:
         if alt.renderers.active != "default":
             return super()._repr_mimebundle_(*args, **options)  # pyright: ignore[reportAttributeAccessIssue] of a chart
-        frame = f'<iframe srcdoc="{escape(chart_page(self))}" title="Chart"'
-        return {
-            "text/html": f'{frame} style="width: 100%; height: {_HEIGHT}px; border: 0"></iframe>'
-        }
+        return {"text/html": framed(chart_page(self), "Chart", _HEIGHT)}
 
 
 class Chart(_Offline, alt.Chart):
@@ -46,6 +43,12 @@ class LayerChart(_Offline, alt.LayerChart):
 
 class ConcatChart(_Offline, alt.ConcatChart):
     """Charts beside each other."""
+
+
+def framed(html: str, title: str, height: int) -> str:
+    """Return a document as a frame of a notebook's output, so many pixels high."""
+    frame = f'<iframe srcdoc="{escape(html)}" title="{title}" loading="lazy"'
+    return f'{frame} style="width: 100%; height: {height}px; border: 0"></iframe>'
 
 
 def chart_page(chart: Any) -> str:

@@ -28,7 +28,6 @@ Charts = dict[str, AnyChart]
 CHOICE = "choose_"
 """What the names of a drop-down's parameters begin with."""
 
-_GOLDEN = 0.6180339887498949
 BOX = ("low", "q1", "median", "q3", "high")
 """Columns of a box: whiskers, quartiles and the median."""
 
@@ -123,17 +122,6 @@ def boxes(frame: pl.DataFrame, group: str, **look: Unpack[Look]) -> alt.LayerCha
     thick: dict[str, Any] = {"height": {"band": 0.7}}
     box = base.mark_bar(opacity=0.4, **thick).encode(x=on_field(axis, "q1"), x2="q3")
     return layered([whiskers, box, base.mark_tick(thickness=2.5, **thick)])
-
-
-def strip(
-    frame: pl.DataFrame, value: str, group: str, color: str | None = None, **look: Unpack[Look]
-) -> alt.Chart:
-    """Return a point for every row, groups below each other, points of a group spread so that all can be seen."""
-    look = Look(height=46 * frame[group].n_unique() + 10) | look
-    spread = frame.with_columns(_spread=(pl.int_range(pl.len()) * _GOLDEN) % 1)
-    base = base_chart(spread, value, group, color, grouped="y", **look)
-    offset = alt.YOffset("_spread", type="quantitative", scale=alt.Scale(domain=[-0.4, 1.4]))
-    return _points(base, frame, color).encode(yOffset=offset)
 
 
 def rule(chart: AnyChart, **values: Number) -> alt.LayerChart:

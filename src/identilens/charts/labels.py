@@ -3,23 +3,26 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from functools import partial
 from itertools import pairwise
 from math import isfinite
 from string import Formatter
 from typing import Any
 
+import polars as pl
+
 from identilens.runs.terminal import printable
 
 _LONGEST = 60
 
-_LOWER = ["lo", "sink_lo", "certain_mass", "certain_mass_bfloat16", "radius"]
-_UPPER = ["hi", "sink_hi", "distance_bound", "distance_bound_bfloat16"]
-"""Columns of proven ends: they are rounded down, and up."""
+SIDES = {
+    **dict.fromkeys(["lo", "sink_lo", "certain_mass", "certain_mass_bfloat16", "radius"], -1),
+    **dict.fromkeys(["hi", "sink_hi", "distance_bound", "distance_bound_bfloat16"], 1),
+}
+"""Columns of proven ends: lower ones (−1) are never rounded up, upper ones (1) never down."""
 
-_TWICE = re.compile(
-    r"(?:from )?\b([\d.,]+(?: %)?) to \1(?![\d.,]*\d)|between ([\d.,]+(?: %)?) and \2(?![\d.,]*\d)"
-)
-"""A range whose ends are the same once they are rounded."""
+_RANGE = re.compile("(?:from )?({[^{}]+}) to ({[^{}]+})|between ({[^{}]+}) and ({[^{}]+})")
+"""A range in a template, its ends by name."""
 
 ROUNDING = 1e-12
 """What sums of proven ends in double precision may be off by."""
@@ -89,8 +92,16 @@ def said(template: str, numbers: Mapping[str, Any]) -> list[str]:
     words, lines = _Words(), []
     for line in template.splitlines():
         if None not in [numbers.get(name) for _, name, _, _ in words.parse(line) if name]:
-            lines.append(_TWICE.sub(r"\1\2", words.vformat(line, (), numbers)))
+            once = _RANGE.sub(partial(_once, numbers), line)
+            lines.append(words.vformat(once, (), numbers))
     return lines
+
+
+def _once(numbers: Mapping[str, Any], ends: re.Match[str]) -> str:
+    """Return a range, or one of its ends where both are the same in words."""
+    fields = [*filter(None, ends.groups())]
+    words = {_Words().vformat(end, (), numbers) for end in fields}
+    return fields[0] if len(words) == 1 else ends[0]
 
 
 def cell(value: Any, column: str = "") -> str:
@@ -102,8 +113,18 @@ def cell(value: Any, column: str = "") -> str:
     if isinstance(value, list | tuple):
         return ", ".join(map(cell, value))
     if isinstance(value, float):
-        return rounded_end(value, "z.4g", (column in _UPPER) - (column in _LOWER))
+        return rounded_end(value, "z.4g", SIDES.get(column, 0))
     return visible_text(str(value))
+
+
+def outward(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return a frame whose columns of proven ends are rounded outward, to three digits."""
+    return frame.with_columns(
+        pl.col(name).map_elements(
+            lambda end, side=SIDES[name]: float(rounded_end(end, "z.3g", side)), pl.Float64
+        )
+        for name in {*frame.columns} & {*SIDES}
+    )
 
 
 def file_names(names: Iterable[str]) -> dict[str, str]:

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
-from identilens.charts.figures import document, looks
+from identilens.charts.figures import document, framed, looks
 from identilens.charts.viewer import TokenMap, fitting, viewer_data
 from identilens.runs.files import write_text
 
@@ -42,8 +41,7 @@ class MapView:
         return target
 
     def _repr_html_(self) -> str:
-        frame = f'<iframe srcdoc="{escape(self.html())}" title="Attention maps" loading="lazy"'
-        return f'{frame} style="width: 100%; height: {_HEIGHT}px; border: 0"></iframe>'
+        return framed(self.html(), "Attention maps", _HEIGHT)
 
 
 def folded_maps(maps: Sequence[TokenMap]) -> str:

@@ -9,7 +9,7 @@ import polars as pl
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.figures import document, figure, looks, packed_vega
-from identilens.charts.labels import said
+from identilens.charts.labels import cell, said
 from identilens.charts.token_lines import TokenLine
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data
 
@@ -108,7 +108,7 @@ def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         "fingerprint_of_the_run": record["fingerprint"],
     }
     return [
-        (name.replace("_", " ").capitalize(), _value(value))
+        (name.replace("_", " ").capitalize(), cell(value))
         for name, value in facts.items()
         if value not in (None, (), [])
     ]
@@ -124,11 +124,3 @@ def citation(record: Mapping[str, Any]) -> str:
         f"identilens {record['libraries']['identilens']}: {record['analysis']}{subject}{weights} on {texts}, run "
         f"{record['fingerprint'][:16]}."
     )
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
-    return str(value)

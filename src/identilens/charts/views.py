@@ -9,6 +9,7 @@ from polars import selectors
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.kit import Charts, choose
+from identilens.charts.labels import outward
 from identilens.charts.page import Section
 
 _CHOICES = ("kind", "measure")
@@ -66,7 +67,7 @@ class View:
             return getattr(result, self.method)()
         if self.draw is None:
             return {}
-        frame, columns = self.frame(result), []
+        frame, columns = outward(self.frame(result)), []
         if frame.is_empty():
             return {}
         for column in self.columns:

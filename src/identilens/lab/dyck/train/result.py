@@ -8,7 +8,7 @@ import torch
 
 from identilens.charts.cells import token_map
 from identilens.charts.encoding import AnyChart
-from identilens.charts.kit import Charts, bars, rule, scatter, strip
+from identilens.charts.kit import Charts, bars, rule, scatter
 from identilens.charts.labels import file_names
 from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
@@ -166,7 +166,7 @@ class DyckRuns(Result):
         "gallery": View(title="Attention by seed", text=_GALLERY, method="galleries"),
         "accuracy": View(title="Accuracy", table="means", listed=True),
         "generalisation": View(
-            strip,
+            scatter,
             (("long_argmax", "long_threshold"), "setting", "measure"),
             title="Accuracy on long prefixes, a point a seed",
             text=_ACCURACY,
