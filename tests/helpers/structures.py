@@ -48,22 +48,8 @@ def by_hand(kinds=("encoder",), measured=True):
         for number, share in enumerate((0.25, 0.5, None)):
             for draw in (0, 1):
                 size = number + 1.0 + draw
-                moved = (2 * size, size**2 / 16)
-                rows["perturbations"].append(
-                    (
-                        0,
-                        *where,
-                        "aware",
-                        draw,
-                        share,
-                        size,
-                        -size,
-                        size,
-                        1.0 / size,
-                        number + 1.0,
-                        *moved,
-                    )
-                )
+                changes = (size, -size, size, 1.0 / size, number + 1.0, 2 * size, size**2 / 16)
+                rows["perturbations"].append((0, *where, "aware", draw, share, *changes))
     rows["clusters"] = [(2, 0.5, True), (4, 0.25, False), (5, None, False)]
     rows["representatives"] = [(2, 0, 3, "a b c"), (1, 1, 1, "d e f")]
     for kind in kinds:
@@ -81,6 +67,9 @@ def by_hand(kinds=("encoder",), measured=True):
         name: pl.DataFrame(held, schema=Structure.schema[name], orient="row")
         for name, held in rows.items()
     }
-    settings = {"special_positions": [0]}
-    record = {"model": {"name": "toy"}, "texts": {"count": 4}, "settings": settings}
+    record = {
+        "model": {"name": "toy"},
+        "texts": {"count": 4},
+        "settings": {"special_positions": [0]},
+    }
     return replace(Structure.of(tables, record), matrices=matrices)

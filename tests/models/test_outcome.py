@@ -32,6 +32,10 @@ def answer(lens, outcome, positions=(4, 5)):
     return Answer(lens, lens.read([TEXT])[0], outcome, positions)
 
 
+def removed(answer, *heads):
+    return torch.cat([answer.between(*pair) for pair in answer.without(*heads)]).tolist()
+
+
 @torch.no_grad()
 def plain(lens):
     run = lens.model(torch.tensor([TEXT]), output_hidden_states=True)
@@ -51,14 +55,14 @@ def test_changes_are_those_of_the_model(lens, outcome, monkeypatch):
         moved = next(iter(after.hidden_states.values()))[-1][[4, 5]]
         expected = float((moved - before).norm() / before.norm())
     else:
-        moved = after.logits[0] if after.logits.ndim == 3 else after.logits
-        p, q = before.softmax(-1), moved[[4, 5]].softmax(-1)
+        p, q = before.softmax(-1), after.logits[[4, 5]].softmax(-1)
         expected = float((p * (p / q).log()).sum())
     rows = Rows([5], weights[5:])
     assert expected > 1e-6
     assert one.change(5, {head.address: rows}) == pytest.approx(expected)
     assert one.change(5, {}) == pytest.approx(0, abs=1e-12)
-    assert one.after(after)[0] == pytest.approx(expected)
+    changes = one.between(torch.stack([before, one.after(after)]), before)
+    assert changes.tolist() == pytest.approx([0, expected])
     # As if later positions alone gave something else.
     monkeypatch.setattr(outcomes, "relative", lambda *_: 1.0)
     assert answer(lens, outcome).change(5, {head.address: rows}) == pytest.approx(expected)
@@ -133,10 +137,11 @@ def test_heads_that_are_removed_write_nothing_or_their_mean(monkeypatch, outcome
     def alone(share):
         """The change where a share of the head's output is removed."""
         weights = torch.lerp(head.attention, remains, share)
-        return one.after(lens.substitute({head.address: weights}, one.item))[0]
+        after = one.after(lens.substitute({head.address: weights}, one.item))
+        return float(one.between(after, one.unchanged))
 
     monkeypatch.setattr(outcomes, "_AT_ONCE", 2)
-    found = one.without(0, [1, 0, 1], left)
+    found = removed(one, 0, [1, 0, 1], left)
     assert [found[0], found[2]] == pytest.approx([alone(1.0)] * 2, rel=1e-9)
     assert found[1] != pytest.approx(found[0], rel=1e-3)
     assert min(found) > 1e-6
@@ -145,15 +150,15 @@ def test_heads_that_are_removed_write_nothing_or_their_mean(monkeypatch, outcome
 def test_the_same_top_is_that_of_every_position_that_counts(lens):
     one = answer(lens, "prediction", (1, 4))
     plain = lens.substitute({}, one.item)
-    assert one.after(plain)[1]
+    assert one.same_top(plain)
     for place, same in ((1, False), (2, True), (4, False)):
-        logits = plain.logits.clone().reshape(6, -1)
+        logits = plain.logits.clone()
         logits[place] = -logits[place]
-        assert one.after(replace(plain, logits=logits))[1] == same
+        assert one.same_top(replace(plain, logits=logits)) == same
     states = answer(lens, "states", (1,))
-    assert states.after(plain)[1]
+    assert states.same_top(plain)
     turned = {"encoder": -plain.hidden_states["encoder"]}
-    assert not states.after(replace(plain, hidden_states=turned))[1]
+    assert not states.same_top(replace(plain, hidden_states=turned))
 
 
 @pytest.mark.parametrize("family", BUILDERS)
@@ -165,12 +170,12 @@ def test_a_removal_runs_the_model_from_the_layer_of_the_head_on(monkeypatch, fam
     stack = [site for site in sites if site.slot and site.slot[0] == sites[-1].slot[0]]
     first = lens.body.get_submodule(stack[0].name)
     later = Answer(lens, item, "states")
-    found = later.without(number, [0, 1])
+    found = removed(later, number, [0, 1])
     with first.register_forward_hook(lambda *_: seen.append(1)):
-        assert later.without(number, [0, 1], "mean") != found
+        assert removed(later, number, [0, 1], "mean") != found
         assert (len(seen) == 0) == (later._layers.skipped(number) > 0)
     monkeypatch.setattr(LaterLayers, "skipped", lambda *_: 0)
-    assert found == pytest.approx(Answer(lens, item, "states").without(number, [0, 1]), rel=1e-5)
+    assert found == pytest.approx(removed(Answer(lens, item, "states"), number, [0, 1]), rel=1e-5)
 
 
 @pytest.mark.parametrize("outcome", ["prediction", "states"])

@@ -138,9 +138,8 @@ def test_after_an_interrupt_the_model_is_as_before(study, error, call):
         for _ in range(9):
             STUDIES[study](Lens(model))
 
-    handle = model.encoder.layer[1].attention.output.dropout.register_forward_hook(stop)
-    with pytest.raises((error, UnsupportedModelError)):
+    last = model.encoder.layer[1].attention.output.dropout
+    with last.register_forward_hook(stop), pytest.raises((error, UnsupportedModelError)):
         work()
-    handle.remove()
     assert state(model) == before
     assert same(STUDIES["audit"](Lens(model)), STUDIES["audit"](Lens(build("bert"))))

@@ -64,7 +64,8 @@ def explorer_app(
 
     Models go by what `identilens.load` takes; ``load`` are the options that they were loaded with.
     """
-    site = _Site(desk, token, hosts, {"texts": list(texts), "load": load or {}})
+    start = {"models": list(desk.lenses), "texts": list(texts), "load": load or {}}
+    site = _Site(desk, token, hosts, start)
     return Starlette(
         routes=[
             Route("/", site.file),
@@ -80,8 +81,7 @@ class _Site:
     def __init__(
         self, desk: Desk, token: str, hosts: Sequence[str], start: Mapping[str, Any]
     ) -> None:
-        self.desk, self.token, self.hosts = desk, token, hosts
-        self.start = {"models": list(desk.lenses), **start}
+        self.desk, self.token, self.hosts, self.start = desk, token, hosts, start
 
     async def file(self, request: Request) -> Response:
         self._refuse_foreign(request)
@@ -184,11 +184,12 @@ def _asked(text: Measured, what: str, body: Mapping[str, Any]) -> Any:
 
 def _held(desk: Desk, model: str, text: Measured) -> dict[str, Any]:
     """Return the name of a text that was measured, and whether its model predicts and writes."""
-    writes = text.lens.model.can_generate() and all(
-        layer.site.kind == "decoder" for layer in text.layers
-    )
-    predicts = text.answer.outcome == "prediction"
-    return {"held": desk.keep(model, text), "predicts": predicts, "writes": writes}
+    return {
+        "held": desk.keep(model, text),
+        "predicts": text.answer.outcome == "prediction",
+        "writes": text.lens.model.can_generate()
+        and all(layer.site.kind == "decoder" for layer in text.layers),
+    }
 
 
 def _style() -> str:

@@ -45,7 +45,7 @@ class Desk:
     """
 
     def __init__(self, lenses: Mapping[str, Lens]) -> None:
-        self.lenses = dict(lenses)
+        self.lenses = lenses
         self._workers = {
             name: ThreadPoolExecutor(1, thread_name_prefix=f"explorer-{name}") for name in lenses
         }

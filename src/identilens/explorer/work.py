@@ -198,10 +198,11 @@ def same_answer(
     [read] = tolerances([tolerance], answer.outcome, "float32")
     kept = keep_answer(answer, heads, query, read, [], coerce("aim", Aim, aim))
     run = text.lens.substitute(in_row(heads, query, kept.weights), text.item)
-    maps = []
+    maps, errors = [], []
     for each, row in zip(heads, kept.weights, strict=True):
         choices = {"kind": each.kind, "layer": each.layer, "head": each.head}
         maps.append({"choices": choices, "layer": _layer_with(each, query, row)})
+        errors.append(_row_error(each, query, row))
     names = "mass_before", "mass_after", "keys_before", "keys_after"
     return {
         "maps": maps,
@@ -210,9 +211,7 @@ def same_answer(
         **{name: sum(kept.columns[name]) / len(heads) for name in names},
         "largest_share": LARGEST,
         "measured": kept.columns["measured"],
-        "output_error": max(
-            _row_error(each, query, row) for each, row in zip(heads, kept.weights, strict=True)
-        ),
+        "output_error": max(errors),
         **changed(text, run),
     }
 
@@ -327,12 +326,13 @@ def changed(text: Measured, run: ModelRun) -> dict[str, Any]:
         for sequence, held in plain.hidden_states.items()
         for layer, (before, after) in enumerate(zip(held, run.hidden_states[sequence], strict=True))
     ]
-    change, same_top = text.answer.after(run)
+    answer = text.answer
+    change = float(answer.between(answer.after(run), answer.unchanged))
     return {
         "states": states,
-        "answer": f"the model's {outcomes.changed(text.answer.outcome, change)}",
+        "answer": f"the model's {outcomes.changed(answer.outcome, change)}",
         "change": change,
-        "same_top": same_top,
+        "same_top": answer.same_top(run),
         **_predictions(text, plain, run),
     }
 
@@ -388,8 +388,8 @@ def _predictions(text: Measured, plain: ModelRun, run: ModelRun) -> dict[str, An
         logits.cpu().double().reshape(-1, logits.shape[-1])[-1].softmax(-1)
         for logits in (plain.logits, run.logits)
     )
-    tokens = before.topk(min(TOP, len(before))).indices.tolist()
-    tokens = list(dict.fromkeys([*tokens, int(after.argmax())]))
+    most = before.topk(min(TOP, len(before))).indices.tolist()
+    tokens = list(dict.fromkeys([*most, int(after.argmax())]))
     classes: Any = text.lens.model.config.id2label
     names = text.lens.reader.names(tokens)
     if len(before) == len(classes):

@@ -256,9 +256,8 @@ class Lens:
         return tuple(proof.checks.values())
 
     def _proof(self, items: Sequence[Item], strict: bool = True) -> Proof:
-        name = f"{type(self.model).__name__} ({self.model.config.model_type})"
         return Proof(
-            name,
+            f"{type(self.model).__name__} ({self.model.config.model_type})",
             self.sites(items[0]),
             items,
             NOISE[self.dtype],
@@ -444,13 +443,14 @@ class Lens:
                 f"weights belong to one text; got {len(items)} texts. Call substitute for each of them."
             )
         item = items[0]
-        options = {"task_head": True, "changes": bool(replacements), "output_hidden_states": True}
         output = self.run(
-            [item],
+            items,
             Substitution(self.sites(item), replacements),
-            **options,
+            task_head=True,
+            changes=bool(replacements),
+            output_hidden_states=True,
         )
-        states, logits = split_states(output, Lengths([item]), 0), output.get("logits")
+        states, logits = split_states(output, Lengths(items), 0), output.get("logits")
         losses = text_losses(self.model, item, logits)
         return ModelRun(
             states,

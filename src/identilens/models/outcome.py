@@ -1,6 +1,6 @@
 """What comes out of a model, its prediction or its final hidden states, and how it depends on one row of attention."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -8,7 +8,6 @@ from typing import Any, Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.nn.functional import kl_div
 
 from identilens.errors import InputError
 from identilens.linalg import HALF
@@ -32,8 +31,8 @@ Left = Literal["zero", "mean"]
 Entries = Float[Tensor, "position entry"]
 """The logits, or the final hidden states, at the positions that count."""
 
-Measure = Callable[[Any, Tensor, Tensor], Any]
-"""What is measured of an answer's outcome after a change and before it."""
+Changed = Float[Tensor, "*runs position entry"]
+"""The same of a run with a change, or of several."""
 
 _AT_ONCE, _LOGITS = 8, 2**24
 """Copies of a text in one run of the model at most, and how many logits they may have together."""
@@ -75,7 +74,7 @@ class Answer:
 
         For the prediction KL(p ‖ p') in nats, summed over the positions; for states ‖h' − h‖ / ‖h‖.
         """
-        return self.between(*self.replaced(query, replacements))
+        return float(self.between(*self.replaced(query, replacements)))
 
     @torch.no_grad()
     def replaced(self, query: int, replacements: RowsOfHeads) -> tuple[Entries, Entries]:
@@ -87,58 +86,53 @@ class Answer:
         after = self._since(self.text, self._put(replacements, query - start), start)
         return torch.cat([earlier, after]), torch.cat([earlier, before])
 
-    def between(self, after: Entries, before: Entries) -> float:
-        """Return the change of the outcome after a change and before it, as `change` does."""
+    def between(self, after: Changed, before: Entries) -> Float[Tensor, "*runs"]:
+        """Return the change of the outcome after a change, in one run or several, and before it, as `change` does."""
         if self.outcome == "states":
             before = wide(before)
-            return float((wide(after) - before).norm() / before.norm().clamp_min(1e-300))
-        change = 0.0
-        for part in blocks(len(before), 64 * before.shape[1], before.device):
-            q, p = (wide(entries[part]).log_softmax(-1) for entries in (after, before))
-            change += float(kl_div(q, p, reduction="sum", log_target=True))
-        return max(0.0, change)
+            moved = torch.linalg.vector_norm(wide(after) - before, dim=(-2, -1))
+            return moved / before.norm().clamp_min(1e-300)
+        changes = []
+        for part in blocks(len(before), 32 * (after.numel() // len(before)), before.device):
+            q, p = (wide(entries[..., part, :]).log_softmax(-1) for entries in (after, before))
+            changes.append((p.exp() * (p - q)).sum((-2, -1)))
+        return torch.stack(changes).sum(0).clamp_min(0.0)
 
-    def likelihoods(self, entries: Entries) -> Float[Tensor, " following"]:
+    def likelihoods(self, entries: Changed) -> Float[Tensor, "*runs following"]:
         """Return the logarithm of the probability of each token that follows, by logits, in nats."""
-        each = wide(entries[: len(self.following)]).log_softmax(-1)
-        return each[range(len(each)), list(self.following)].cpu()
+        places = range(len(self.following))
+        each = wide(entries[..., : len(places), :]).log_softmax(-1)
+        return each[..., places, list(self.following)].cpu()
 
-    def after(self, run: ModelRun) -> tuple[float, bool]:
-        """Return the change of the outcome in a run that was made, and whether each largest entry is the same."""
+    def after(self, run: ModelRun) -> Entries:
+        """Return the outcome in a run that was made."""
         *_, last = run.hidden_states.values()
-        after = self._entries(last[-1] if self.outcome == "states" else run.logits)
-        before = self.unchanged
-        return self.between(after, before), torch.equal(after.argmax(-1), before.argmax(-1))
+        return self._entries(last[-1] if self.outcome == "states" else run.logits)
+
+    def same_top(self, run: ModelRun) -> bool:
+        """Return whether each largest entry is the same in a run that was made."""
+        return self.after(run).argmax(-1).equal(self.unchanged.argmax(-1))
 
     def without(
-        self,
-        number: int,
-        heads: Sequence[int],
-        left: Left = "zero",
-        measure: Measure = between,
-    ) -> list[Any]:
-        """Return the change of the outcome when a head writes nothing, or at each row its mean, for each of some heads.
+        self, number: int, heads: Sequence[int], left: Left = "zero"
+    ) -> Iterator[tuple[Changed, Entries]]:
+        """Yield the outcome when each of some heads writes nothing, or at each row its mean, and as it is.
 
-        ``number`` is that of their attention in call order; another ``measure`` of the answer's outcomes may take the
-        place of `between`.
+        ``number`` is that of their attention in call order; heads come in their order, some at a time.
         """
         later = self._layers
         # The model's own attention on both sides: in half precision, eager attention alone changes the outcome.
         before = self._entries_of(later.output)
-        copies, changes = [self.item] * len(heads), []
         most = max(1, min(_AT_ONCE, _LOGITS // max(1, self.item.length * before.shape[1])))
-        for batch in self.lens.batches(copies, range(len(heads)), most):
 
-            def remove(_call: AttentionCall, output: Tensor, batch: Sequence[int] = batch) -> None:
-                for text, copy in enumerate(batch):
-                    removed = output[text, :, heads[copy]]
-                    removed[:] = removed.mean(0) if left == "mean" else 0.0
+        def remove(_call: AttentionCall, output: Tensor) -> None:
+            for text, copy in enumerate(batch):
+                removed = output[text, :, heads[copy]]
+                removed[:] = removed.mean(0) if left == "mean" else 0.0
 
+        for batch in self.lens.batches([self.item] * len(heads), range(len(heads)), most):
             run = later.changed(number, remove, len(batch))
-            changes += [
-                measure(self, self._entries_of(run, text), before) for text in range(len(batch))
-            ]
-        return changes
+            yield torch.stack([self._entries_of(run, text) for text in range(len(batch))]), before
 
     @cached_property
     def _layers(self) -> LaterLayers:
@@ -185,8 +179,8 @@ class Answer:
                 )
             )
         each = map(torch.stack, zip(*slopes, strict=True))
-        squares = [wide(slope).square().mean(0).cpu() for slope in each]
-        return squares if self.outcome == "prediction" else [*map(torch.sqrt, squares)]
+        power = 1.0 if self.outcome == "prediction" else 0.5
+        return [wide(slope).square().mean(0).pow(power).cpu() for slope in each]
 
     def linearised(
         self, heads: Heads, query: int, replacements: RowsOfHeads | None = None
@@ -278,7 +272,7 @@ class Answer:
     @property
     def cast(self) -> float:
         """The change of the outcome that single precision, in which it is derived, makes by itself: see `between`."""
-        return self.between(self._entries_of(self._derived.output), self.unchanged)
+        return float(self.between(self._entries_of(self._derived.output), self.unchanged))
 
     @torch.no_grad()
     def _from(self, text: Suffixes, query: int) -> tuple[int, Tensor, Entries]:

@@ -25,7 +25,7 @@ from identilens.models.inputs import Item
 from identilens.models.interface import Handler
 from identilens.models.layout import Site, find_site
 from identilens.models.lens import Lens
-from identilens.models.outcome import Answer, Left, Measure
+from identilens.models.outcome import Answer, Left
 from identilens.models.substitution import Rows
 from identilens.runs.tables import Columns, decimals
 from identilens.studies.heads import named_places, shaped
@@ -52,7 +52,7 @@ Nats grow with the square of a small change of the output, the relative change o
 
 ONLY_FEW = (
     "That is usual where rows see no more keys than a head's values have dimensions, and says little of the model: "
-    "take a longer text"
+    "take texts whose rows see more"
 )
 """What is said where no other weights have exactly the same outcome."""
 
@@ -77,6 +77,15 @@ def exactness(tolerance: str, outcome: str = "head") -> str:
 def normed_heads(model: Mapping[str, Any]) -> str | None:
     """Return what the output of a head is, in a sentence, if the facts about a model say that a norm follows."""
     return _NORMED if model.get("normed_heads") else None
+
+
+def scope(provenance: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the rows that alone are looked at, and what the output of a head is, as `normed_heads` says it."""
+    asked = provenance["settings"].get("queries") or ()
+    return {
+        "queries": ", ".join(map(str, asked)) or None,
+        "normed": normed_heads(provenance["model"]),
+    }
 
 
 @dataclass(frozen=True)
@@ -263,7 +272,7 @@ def positions(answer: Answer) -> int:
     return len(answer.unchanged) if answer.outcome == "prediction" else 1
 
 
-def mean_change(answer: Answer, after: Tensor, before: Tensor) -> float:
+def mean_change(answer: Answer, after: Tensor, before: Tensor) -> Tensor:
     """Return the change of the outcome: nats, the mean over positions, or relative change."""
     return answer.between(after, before) / positions(answer)
 
@@ -272,14 +281,15 @@ def head_effects(
     answer: Answer,
     heads: Sequence[tuple[Site, int]],
     left: Left = "zero",
-    measure: Measure = mean_change,
+    measure: Callable[..., Tensor] = mean_change,
 ) -> list[Any]:
-    """Return the change of the outcome when each head is removed, or what else a measure finds without it and with."""
+    """Return the change of the outcome when each head is removed, or what else is measured without it and with it."""
     # Weights that change as they are used (some quantised ones) lead to new sites.
     sites, changes = answer.lens.sites(answer.item), []
     number = lambda head: find_site(sites, head[0].layer, 0, head[0].kind)  # noqa: E731
     for attention, chosen in groupby(heads, number):
-        changes += answer.without(attention, [head for _, head in chosen], left, measure)
+        for pair in answer.without(attention, [head for _, head in chosen], left):
+            changes += measure(answer, *pair).tolist()
     return changes
 
 

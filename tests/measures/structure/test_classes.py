@@ -73,7 +73,7 @@ def test_random_texts_share_what_chance_gives():
     second = heads_of(100)[1]
     found = circularity(weights, first, second, seed=1)
     assert found.freedom.tolist() == [10, 10, 10]
-    assert bool((found.first < 1e-12).all())
+    assert bool((found.change_first < 1e-12).all())
     assert bool(found.disagree(1e-6).all())
     assert_close(found.overlap, found.chance, atol=0.2, rtol=0)
     many = torch.stack(

@@ -144,7 +144,7 @@ def test_means_of_all_rows_are_means_of_ends():
     assert both.select(pl.max_horizontal("lo_error", "hi_error").max()).item() == 0.0
     said = whole.summary()
     assert (said.numbers["rows"], said.numbers["population"]) == (48, 48)
-    assert ", by 48 of 48 rows" in said.text
+    assert said.text.endswith(", proven.")
     assert len(said.text.splitlines()) <= 3
 
 
@@ -193,7 +193,7 @@ def test_repeated_roles_are_numbered_and_a_last_answer_is_given():
 def test_an_answer_of_one_token_and_a_stop_token():
     lens = answering("llama")
     one = idl.answer(lens, CHAT, max_new_tokens=1, bounded=1)
-    assert ", by 2 of 8 rows." in one.summary().text
+    assert ", estimated from 2 of 8 rows." in one.summary().text
     assert one.table["query"].n_unique() == 1
     so_far = one.table.filter(functional="answer so far")["value"]
     assert (so_far == 0).all()

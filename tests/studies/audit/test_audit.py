@@ -131,7 +131,7 @@ def test_heads_that_trade_are_told(heads, width, trading):
     assert set(audit.table["stacked_rank"]) == {32}
     said = " ".join(audit.sections()[0].text)
     assert ("In 2 of 2 layers heads can trade" in said) == trading
-    assert ("rank 32 of 64" in said) == trading
+    assert ("rank 32, of 64 at most" in said) == trading
     assert ("fixes the output of each head" in said) == (not trading)
 
 

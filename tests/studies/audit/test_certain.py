@@ -41,12 +41,12 @@ def test_certain_mass_is_that_of_the_rows_that_were_drawn(family, bundled, monke
         for text, one in captured
         for head in one.heads
     }
+    places = ["text", "layer", "head", "kind"]
     for row in audit.rows.iter_rows(named=True):
-        head = held[row["text"], row["layer"], row["head"], row["kind"]]
+        head = held[*(row[name] for name in places)]
         weights, values, seen = with_sink(head, head.projected.compact)
         weights, seen = weights[row["query"]], seen[row["query"]]
-        place = {name: row[name] for name in ("text", "layer", "head", "kind")}
-        sink = audit.table.filter(**place)["sink"].item()
+        sink = audit.table.filter(**{name: row[name] for name in places})["sink"].item()
         T = ProjectedValues(values, head.projected.d_model)
         found = attention_intervals(weights, T, visible=seen)
         # Bounds follow the values, which two passes in single precision round otherwise.
@@ -55,10 +55,8 @@ def test_certain_mass_is_that_of_the_rows_that_were_drawn(family, bundled, monke
         assert ends == pytest.approx(
             [float(found.lo[sink]), float(weights[sink]), float(found.hi[sink])], abs=1e-5
         )
-    means = audit.rows.group_by("text", "layer", "head", "kind").agg(
-        mean=pl.col("certain_mass").mean()
-    )
-    joined = audit.table.join(means, on=["text", "layer", "head", "kind"])
+    means = audit.rows.group_by(places).agg(mean=pl.col("certain_mass").mean())
+    joined = audit.table.join(means, on=places)
     assert (joined["mean"] - joined["certain_mass"]).abs().max() < 1e-12
     monkeypatch.setattr(memory, "PROCESSOR_BYTES", 2**16)
     again = idl.audit(lens, inputs, layers=layers, certain_rows=2, seed=3, batch_size=1)

@@ -24,16 +24,16 @@ class Circularity:
             change without effect under the first text, that has no effect under the second either. NaN if freedom is 0.
         chance: The same for a random null space of the dimension of LN([T₂, 1]) that keeps row sums.
         moved: Mean total variation distance between the weights and the alternative, in [0, 1].
-        first: Relative change of the output under T₁; only rounding.
-        second: Relative change of the output under T₂.
+        change_first: Relative change of the output under T₁; only rounding.
+        change_second: Relative change of the output under T₂.
     """
 
     freedom: Int[Tensor, " head"]
     overlap: Float[Tensor, " head"]
     chance: Float[Tensor, " head"]
     moved: Float[Tensor, " head"]
-    first: Float[Tensor, " head"]
-    second: Float[Tensor, " head"]
+    change_first: Float[Tensor, " head"]
+    change_second: Float[Tensor, " head"]
 
     @property
     def able(self) -> Bool[Tensor, " head"]:
@@ -42,7 +42,7 @@ class Circularity:
 
     def disagree(self, tolerance: float) -> Bool[Tensor, " head"]:
         """Return for each head whether A₁ ~ A₂ under the first text but not under the second."""
-        return self.able & (self.first <= tolerance) & (self.second > tolerance)
+        return self.able & (self.change_first <= tolerance) & (self.change_second > tolerance)
 
 
 def circularity(

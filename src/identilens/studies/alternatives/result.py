@@ -10,11 +10,12 @@ from identilens.charts.labels import said
 from identilens.charts.packing import BITS
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, map_characters
 from identilens.charts.views import View
+from identilens.measures.attention.intervals import POINT
 from identilens.runs.matrices import MatrixKey
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, decimals, integers
 from identilens.studies.head_views import axis_tokens
-from identilens.studies.outcomes import normed_heads
+from identilens.studies.outcomes import scope
 from identilens.studies.settings import UNITS
 
 ANSWER = {
@@ -28,8 +29,8 @@ ANSWER = {
 """Columns of alternatives of a row that keep an answer or a layer's output; missing where each head's output stays."""
 
 _SAME_OUTPUT = """\
-Other weights with the same output of the head, and the same sum of each row, exist in {free_maps} of {maps:attention \
-map}.
+Other weights with the same output of the head, and the same sum of each row, were found in {free_maps} of \
+{maps:attention map}.
 With outputs the same up to a rounding to bfloat16 none is farther away than a total variation distance of \
 {distance_bound_bfloat16:≤.2f} on average (1 − certain mass), with exactly the same output {distance_bound:≤.2f}. The \
 farthest found give exactly the same, at {far:.2f}; put into the model, alternatives change the final hidden state by \
@@ -158,20 +159,20 @@ class Alternatives(Result):
         kept = rows.drop_nulls("outcome")
         if len(kept):
             return self._of_answers(kept)
-        free = rows.filter(pl.col("simplex_nullity") > 0)
         distances = rows.group_by("alternative").agg(pl.col("mean_total_variation").mean())
         numbers = rows.select(
             pl.col("distance_bound", "distance_bound_bfloat16").mean(),
-            pl.col("output_error", "hidden_change").max(),
+            pl.col("hidden_change").max(),
         )
         return Finding.of(
             _SAME_OUTPUT,
             _TILES,
             **{"far": None, "realisable": None, **dict(distances.iter_rows())},
             **numbers.row(0, named=True),
-            **self._facts(rows),
-            maps=rows.select(list(HEAD)).n_unique(),
-            free_maps=free.select(list(HEAD)).n_unique(),
+            **scope(self.provenance),
+            found=len(rows),
+            maps=rows.n_unique(list(HEAD)),
+            free_maps=rows.filter(pl.col("largest_total_variation") > POINT).n_unique(list(HEAD)),
         )
 
     def _of_answers(self, rows: pl.DataFrame) -> Finding:
@@ -179,26 +180,19 @@ class Alternatives(Result):
         outcome = rows["outcome"][0]
         numbers = rows.select(
             pl.col("mass_before", "mass_after", "same_top").mean(),
-            pl.col("allowed", "measured", "predicted", "output_error", "hidden_change").max(),
+            pl.col("allowed", "measured", "hidden_change").max(),
             distance=pl.col("mean_total_variation").mean(),
         )
         return Finding.of(
             _SAME_ANSWER,
             _TILES,
             rows=len(rows),
+            found=len(rows),
             outcome="sum of the heads' outputs" if outcome == "layer" else outcome,
             unit=UNITS.get(outcome, "of its length"),
             **numbers.row(0, named=True),
-            **self._facts(rows),
+            **scope(self.provenance),
         )
-
-    def _facts(self, rows: pl.DataFrame) -> dict[str, str | int | None]:
-        asked = self.provenance["settings"].get("queries") or ()
-        return {
-            "found": len(rows),
-            "queries": ", ".join(map(str, asked)) or None,
-            "normed": normed_heads(self.provenance["model"]),
-        }
 
     def viewer_maps(self) -> list[TokenMap]:
         """Return raw, effective and alternative attention of the alternatives, as far as a page contains them."""

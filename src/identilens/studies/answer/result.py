@@ -34,14 +34,13 @@ _CONTENT = ~pl.col("segment").is_in([TEMPLATE, SO_FAR, SINK])
 _FINDING = """\
 Without {removed!r}, measured in the model, {rest} to text {text} is {times:.3g} times less likely.
 {value:.1%} of the attention of the answer's tokens is on {segment!r}.
-In every alternative with the same output of each head, {exactly}, it is between {lo:≥.1%} and \
-{hi:≤.1%}, by {rows:,} of {population:,} rows.
+In alternatives with the same output of each head, {exactly}, it is between {lo:≥.1%} and {hi:≤.1%}, {by}.
 """
 
 _TILES = """\
 {probability:.2g} → {without:.2g} | probability of {rest} to text {text} without {removed!r}
 {value:.1%} | of the attention is on {segment!r}
-{lo:≥.1%} | is there in every alternative, by {rows:,} of {population:,} rows"""
+{lo:≥.1%} | is there in every alternative, {by}"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +88,7 @@ class Answers(Result):
             title="The conversation, marked by what the answer needs",
             text="A segment is filled where the answer is at least twice less likely without it, and framed where at "
             "least 1 % of the answer's attention is certain to be on it: in every alternative with the same outputs of "
-            "the heads.",
+            "the heads, estimated where rows are drawn.",
             lines="token_lines",
         ),
         "segments": View(
@@ -140,6 +139,7 @@ class Answers(Result):
         # What was named comes before the rest of a prompt.
         ranked = means.sort(_CONTENT, pl.col("segment") != REST, "value", maintain_order=True)
         first = ranked.row(-1, named=True)
+        drawn, rows = first["rows"] or 0, first["population"]
         lost = self._lost.rename({"segment": "removed"})
         [most] = lost.head(1).to_dicts() or [{}]
         written = self.positions.drop_nulls("answer")["segment"]
@@ -149,6 +149,7 @@ class Answers(Result):
             _TILES,
             **first | most,
             rest=rest,
+            by=f"estimated from {drawn:,} of {rows:,} rows" if drawn < rows else "proven",
             exactly=exactness(first["tolerance"] or "0"),
         )
 

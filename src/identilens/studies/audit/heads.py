@@ -140,11 +140,12 @@ def stacked_numbers(table: pl.DataFrame) -> dict[str, Any]:
         (pl.col("head").n_unique() * pl.col("d_v").first()).alias("stacked_size"),
         pl.col("stacked_rank").first(),
     )
-    trading = layers.filter(pl.col("stacked_rank") < pl.col("stacked_size")).sort("kind", "layer")
+    trading = layers.filter(pl.col("stacked_rank") < pl.col("stacked_size"))
     if trading.is_empty():
         return {"full": len(layers)}
-    first = trading.select("stacked_rank", "stacked_size").row(0, named=True)
-    return {"trading": len(trading), "layers": len(layers), **first}
+    ranks, size = trading["stacked_rank"], trading["stacked_size"].max()
+    ends = {"least_rank": ranks.min(), "most_rank": ranks.max(), "stacked_size": size}
+    return {"trading": len(trading), "layers": len(layers), **ends}
 
 
 def effect_numbers(heads: pl.DataFrame, effects: pl.DataFrame) -> dict[str, Any]:

@@ -29,22 +29,20 @@ from identilens.studies.audit.maps import (
     kept_maps,
     page_maps,
 )
-from identilens.studies.outcomes import normed_heads
+from identilens.studies.outcomes import ONLY_FEW, scope
 
 _FINDING = """\
 Certain: {certain_mass_bfloat16:≥.1%} of a row's attention is fixed by its head's output up to a rounding to bfloat16 \
 (0.4 % of its length), and {certain_mass:≥.1%} by the exact output: in all weights with such an output, at least this \
-much lies on the same keys (certain mass, a mean of {certain_rows:row}).
+much lies on the same keys (certain mass, the mean of {looked:map}, by {certain_rows:row}).
 Certain: not looked at in {unlooked:map}. Choose rows with --certain-rows 4 (in Python: certain_rows=4).
 Influential: without head {head} of {kind} layer {layer} the outcome ({outcome}) changes by {effect:.3g} ({unit}), the \
-most; {near} of {heads:head}, each alone, cause at least {enough:.0%} of this change ({by}, mean over \
-{effect_texts:text}).
+most, and by at least {enough:.0%} of that without each of {near} of {heads:head} ({by}, mean over {effect_texts:text}).
 Influential: not looked at in {unmoved:head}; by default only texts of at most 2,048 tokens are. Choose --effects \
 removal (in Python: effects="removal").
-No effect: {null_share:.1%} of the squared weight of {open_maps:attention map} lies in directions that have no effect \
-on the output. That does not make these weights free: they also stay positive and sum to 1.
-Short texts: rows see at most {few_keys:key}, few for the size of a head, so that the exact output fixes every weight. \
-That says little of the model: take longer texts.
+No effect: {null_share:.1%} of the squared weight of a map (mean of {open_maps:attention map}) lies in directions that \
+have no effect on the output. That does not make these weights free: they also stay positive and sum to 1.
+Few keys: the exact output of a head fixes each of its weights. {few}.
 """
 _TILES = """\
 {maps:,} | attention maps audited (one for each text, layer and head)
@@ -54,18 +52,19 @@ _TILES = """\
 {pearson:.2f} | mean correlation of raw and effective attention
 """
 _SCOPE = """\
-Only attention is audited. {without:layer} of the model have none: {without_names}.
-Only attention is audited. In {mixing:layer} positions also mix by other means (a state space, a convolution, \
-pooling): {mixing_names}.
+Only attention is audited. Layers of the model without it: {without}.
+Only attention is audited. Layers where positions also mix by other means (a state space, a convolution, pooling): \
+{mixing}.
 Of each map only these rows are measured: {queries}.
 {normed}
 The model gates its heads: each row has a factor of its own before the output projection. The output of a head is here \
 what it mixes, {gated}; lengths of vectors are those {gated}, too.
 In every layer ({full} in all) the output projections of all heads together have full rank, so that the layer's output \
 fixes the output of each head.
-In {trading} of {layers:layer} heads can trade: their output projections together have rank {stacked_rank:,} of \
-{stacked_size:,}, so that other weights of several heads at once can give the same layer output. What is called \
-certain here is fixed by each head's own output; the layer's output, and the model's answer, fix less.
+In {trading} of {layers:layer} heads can trade: their output projections together have rank {least_rank:,} to \
+{most_rank:,}, of {stacked_size:,} at most, so that other weights of several heads at once can give the same layer \
+output. What is called certain here is fixed by each head's own output; the layer's output, and the model's answer, \
+fix less.
 """
 _GROUPS = """\
 Certain: in every distribution over the same keys with the same output, up to a rounding to bfloat16, each weight \
@@ -73,12 +72,12 @@ keeps its proven least value; their sum is the certain mass, and no alternative 
 mass (total variation). A head is mostly certain from a mean of 0.5 on. It is influential when the model's prediction \
 changes without it by at least a tenth (its final states by 0.3) of the change without the head that matters most. \
 Neither follows from the other.
-{undecided:head} are undecided: within two standard errors of a border, over the rows and texts that were looked at. \
-More of both (--certain-rows, --limit) tell.
+Undecided: {undecided:head}, within two standard errors of a border over the rows and texts that were looked at, or of \
+one row alone, which has no error. More of both (--certain-rows, --limit) tell.
 The standard error of the mean certain mass over {error_units} is {error:.1%}.
-In {short} of {looked:map} looked at, no other weights give exactly this output: rows see at most {short_keys:key}, \
-few for the size of the head. Use longer texts, or see what is left of a row when its output may change by 1 % \
-(identilens certify --tolerance 1%; in Python tolerance=0.01).
+In {short} of {looked:map} looked at, no other weights give exactly this output: rows see few keys for the size of the \
+head. See what is left of a row when its output may change by 1 % (identilens certify --tolerance 1%; in Python \
+tolerance=0.01).
 """
 _MAPS = """\
 Every map that was kept; of long texts, means over blocks of tokens. Click a row of a whole map to see how far each of \
@@ -327,7 +326,6 @@ class Audit(Result):
         """Return the finding: how much is certain, how much has influence, how much has no effect."""
         table, heads = self.table, self.heads()
         looked = table.filter(pl.col("certain_rows") > 0)
-        short = looked.filter(simplex_nullity=0)
         error, units = certain_error(self.rows, table)
         means = table.select(pl.col(_MEANS).mean()).row(0, named=True)
         kept = kept_maps(table, self.matrices)
@@ -338,13 +336,12 @@ class Audit(Result):
             _TILES,
             maps=len(table),
             open_maps=None if few else len(table),
-            few_keys=table["n_key"].max() if few else None,
+            few=ONLY_FEW if few else None,
             **means,
             certain_rows=int(table["certain_rows"].sum()),
             unlooked=None if len(looked) else len(table),
             looked=len(looked),
-            short=len(short) or None,
-            short_keys=short["n_key"].max(),
+            short=len(looked.filter(simplex_nullity=0)) or None,
             error=error,
             error_units=units,
             undecided=len(heads.filter(group=GROUPS[-1])) or None,
@@ -355,21 +352,15 @@ class Audit(Result):
             **self._scope(),
         )
 
-    def _scope(self) -> dict[str, int | str | None]:
+    def _scope(self) -> dict[str, str | None]:
         """Return what of the model is audited."""
         model = self.provenance["model"]
-        without = model.get("layers_without_attention") or ()
-        mixing = model.get("layers_with_other_mixers") or ()
-        asked = self.provenance["settings"].get("queries") or ()
-        normed = normed_heads(model)
+        said = scope(self.provenance)
         return {
-            "without": len(without) or None,
-            "without_names": ", ".join(without),
-            "mixing": len(mixing) or None,
-            "mixing_names": ", ".join(mixing),
-            "queries": ", ".join(map(str, asked)) or None,
-            "normed": normed,
-            "gated": "before the gate" if model.get("gated_heads") and not normed else None,
+            "without": ", ".join(model.get("layers_without_attention") or ()) or None,
+            "mixing": ", ".join(model.get("layers_with_other_mixers") or ()) or None,
+            **said,
+            "gated": "before the gate" if model.get("gated_heads") and not said["normed"] else None,
         }
 
     def report_maps(self) -> list[TokenMap]:

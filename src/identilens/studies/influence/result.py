@@ -20,8 +20,8 @@ The log probability of the answer, {log_probability:.3g}, changes by {log_change
 of {answer_kind} layer {answer_layer}: the lowest of all changes.
 Without head {head} of {kind} layer {layer} the outcome ({outcome}, at the positions that count) changes \
 by {effect:.3g} ({unit}; mean over {texts:text}), the most.
-{influential} of {removed:head}, each removed alone, change it by at least {enough:.0%} of that.
-Only the {removed:head} with the largest estimates were removed; {left:head} have only estimates, to first order.
+By at least {enough:.0%} of that: {influential} of {removed:head}, each removed alone.
+Not removed, with an estimate to first order alone: {left:head}. In each text the largest by estimate are removed.
 """
 _TILES = """\
 {log_change:+.3g} | nats of the answer's log probability without head {answer_head} of {answer_kind} layer \

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from identilens.claims import read_segment, segment_keys
@@ -112,10 +113,10 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
             "log_probability": known,
         }
         parts: dict[str, list[Any]] = {name: [] for name in Influence.schema}
-        for number, (change, gains), mean in zip(numbers, changes, means, strict=True):
+        for number, (effect, *gains), mean in zip(numbers, changes, means, strict=True):
             slot = places[number]
-            rows[number] |= {**change, "effect_of_mean": mean}
-            if answer.following:
+            rows[number] |= {**_columns(effect, *gains), "effect_of_mean": mean}
+            if gains:
                 parts["answer_tokens"].append({**slot.row, **tokens, "log_change": gains})
             if settings.queries is not None:
                 parts["hidden_keys"].append([*self._keys(answer, slot)])
@@ -156,7 +157,8 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
                 left, change = float(others.sum()), {}
                 if left:
                     hidden = {head.address: Rows([query], others[None] / left)}
-                    change, _ = _removal(answer, *answer.replaced(query, hidden))
+                    changes = _removal(answer, *answer.replaced(query, hidden))
+                    change = _columns(*changes.tolist())
                 yield {
                     **slot.row,
                     "query": query,
@@ -169,14 +171,14 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
                 }
 
 
-def _removal(answer: Answer, after: Tensor, before: Tensor) -> tuple[Row, Tensor]:
+def _removal(answer: Answer, after: Tensor, before: Tensor) -> Tensor:
     """Return the change of an outcome, and that of the log probability of each token of an answer, if one is given."""
     gains = answer.likelihoods(after) - answer.likelihoods(before)
-    change = {
-        "effect": mean_change(answer, after, before),
-        "log_change": float(gains.sum()) if answer.following else None,
-    }
-    return change, gains
+    return torch.cat([mean_change(answer, after, before)[..., None].cpu(), gains], -1)
+
+
+def _columns(effect: float, *gains: float) -> Row:
+    return {"effect": effect, "log_change": sum(gains) if gains else None}
 
 
 influence = study_function(InfluenceStudy, "influence")

@@ -52,9 +52,9 @@ _STATE = pl.when(_FIXED).then(pl.lit("determined")).otherwise(pl.lit("not determ
 _WIDTH = (pl.col("hi") - pl.col("lo")).alias("width")
 _HELD = ", and weights and values of later layers held as they are"
 _FINDING = """\
-With every head's output the same, {exactly}, no other maps change any of {pinned:value} of rollout. That is usual \
-where rows see no more keys than a head's values have dimensions: take a longer text, or a tolerance \
-(--tolerance bfloat16,1%; in Python: tolerance=("bfloat16", 0.01)).
+With every head's output the same, {exactly}, no other maps change rollout ({pinned:value}). That is usual where rows \
+see no more keys than a head's values have dimensions: take texts whose rows see more, or a larger tolerance \
+(--tolerance 1%; in Python: tolerance=0.01).
 In the row of {query_token!r} (query {query}, text {text}), rollout gives {token!r} (token {target}) {value:.4f}; with \
 every head's output the same, {exactly}{held}, it may be from {lo:≥z.4f} to {hi:≤z.4f}, the widest of \
 {values:interval}.

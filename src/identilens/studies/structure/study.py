@@ -180,12 +180,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
         dimension = pl.col("dim_r")
         first = pl.col("texts").filter(dimension == dimension.max()).min()
         filling = tables["growth"].group_by(list(HEAD)).agg(texts_to_fill=first)
-        closed["table"] = (
-            closed["table"]
-            .drop("texts_to_fill")
-            .join(filling, on=list(HEAD), how="left", maintain_order="left")
-            .select(closed["table"].columns)
-        )
+        closed["table"] = closed["table"].update(filling, on=list(HEAD))
         return Output({**tables, **closed}, self._matrices())
 
     @cached_property
@@ -348,12 +343,7 @@ class StructureStudy(Study[StructureSettings, Structure]):
         columns = {
             "first_text": first,
             "second_text": first + 1,
-            "freedom": circle.freedom,
-            "overlap": circle.overlap,
-            "chance": circle.chance,
-            "moved": circle.moved,
-            "change_first": circle.first,
-            "change_second": circle.second,
+            **vars(circle),
             "disagree": [apart if able else None for able, apart in disagree],
         }
         return _of_heads(self._sites[view.key], columns)
