@@ -394,7 +394,6 @@ def influence(
     outcome: typing.Literal['head', 'layer', 'states', 'prediction'] = ...,
     answer: int | str | collections.abc.Sequence[int | str] | None = ...,
     decision: str | None = ...,
-    without: str | collections.abc.Sequence[str] = ...,
     directions: int = ...,
     removed: int | None = ...,
     seed: int = ...,
@@ -430,8 +429,6 @@ def influence(
             positions by default. A classifier has one prediction.
         decision: An answer that follows each text, of one token or several: the predictions of its tokens count, and
             the change of its log probability without each head is measured, too. The space before it may be left out.
-        without: A segment that is taken out of each text before the decision, as name=words, or as name=start:end by
-            characters: how likely the decision is then. The last token stays.
         directions: Random directions of an estimate, each one backward pass; 0 for no estimates.
         removed: Heads of each text that are removed: those with the largest estimates. All by default, or 32 where
             more than 512 are chosen; the others have an estimate only.

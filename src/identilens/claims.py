@@ -111,7 +111,7 @@ class Claim:
         Raises:
             SettingError: If they have another form.
         """
-        match = _FORM.fullmatch(words)
+        match = _FORM.fullmatch(words) if isinstance(words, str) else None
         if match is None or (match[3] and _NUMBER.fullmatch(match[1])):
             raise SettingError("claim", _LIKE, words)
         left, sign, right = match.groups("")
@@ -129,7 +129,9 @@ class Claim:
 
     def above(self, bound: float, sign: str = ">") -> "Claim":
         """Return the claim that the value is above a number."""
-        return replace(self, words=f"{self.words} {sign} {bound:g}", sign=sign, bound=float(bound))
+        return replace(
+            self, words=f"{self.words} {sign} {bound:.12g}", sign=sign, bound=float(bound)
+        )
 
     def below(self, bound: float) -> "Claim":
         """Return the claim that the value is below a number."""
@@ -193,6 +195,8 @@ def segment_keys(span: str | Sequence[int], spelling: Spelling, text: int) -> li
         InputError: If the text lacks it.
     """
     if not isinstance(span, str):
+        if not {*span} <= {*range(len(spelling.tokens))}:
+            raise InputError(f"text {text} has keys 0 to {len(spelling.tokens) - 1}; got {span}.")
         return list(span)
     where = read_place(span)
     if isinstance(where, str):
@@ -229,7 +233,15 @@ def compared(named: Sequence[Claim], others: Sequence[Claim]) -> list[Claim]:
 def functionals_of(claims: Iterable[Claim], row: ClaimRow) -> dict[Claim, Float[Tensor, " key"]]:
     """Return the claims that are about a row, each with its coefficients."""
     counted = ((claim, claim.counting(row)) for claim in claims)
-    return {claim: keys for claim, keys in counted if keys is not None}
+    factors = {claim: keys for claim, keys in counted if keys is not None}
+    if len({claim.words for claim in factors}) < len(factors):
+        raise InputError("several claims or segments have one name; give each a name of its own.")
+    for claim, keys in factors.items():
+        if keys.shape != (len(row.tokens),) or not keys.isfinite().all():
+            raise InputError(
+                f"the claim {claim.words!r} needs a finite number for each of {len(row.tokens)} keys."
+            )
+    return factors
 
 
 def segments_by_name(names: Sequence[str], unnamed: Container[str]) -> list[Claim]:

@@ -29,7 +29,7 @@ def by_hand(kinds=("encoder",), measured=True):
     matrices = {}
     for at, where in enumerate(places):
         odd = at % 2
-        kernels = (3, 2, 4, 2, 0.4, 3 - odd, 1 + odd, 2 + odd, 3 + odd)
+        kernels = (3, 2, 4, 2, 0.4, 3 - odd, 1 + odd, 2 + odd)
         rows["table"].append((*where, *kernels, 2.0 + 0.5 * odd, 2 * odd, odd, 0.5))
         for texts in (1, 2, 4):
             rows["growth"].append((*where, texts, texts - odd, 1, 2 + odd))

@@ -52,7 +52,17 @@ def test_only_places_in_common_have_differences(audit):
     assert row(compare(audit, fewer), "null_share")["places"] == 2
     other = replace(audit, table=audit.table.with_columns(layer=pl.lit(9, pl.Int64)))
     assert row(compare(audit, other), "null_share")["difference"] is None
-    assert compare(certainty(), certainty())["difference"].max() == 0
+    # Of other texts, errors are of the same places.
+    texts = {"count": 3, "sha256": ["11", "22", "33"]}
+    all_layers, one_layer = (
+        row(compare(one, shifted(fewer, texts=texts)), "null_share") for one in (audit, fewer)
+    )
+    assert all_layers["error"] == pytest.approx(one_layer["error"])
+    # What only the second has is of no place in common.
+    more = certainty()
+    other = more.table.head(1).with_columns(functional=pl.lit("other"), value=9.0)
+    found = compare(certainty(), replace(more, table=pl.concat([more.table, other])))
+    assert found["difference"].abs().max() == 0
     for given in ([audit], [audit, influenced()]):
         with pytest.raises(InputError, match="results"):
             compare(*given)

@@ -79,8 +79,7 @@ class TokenLine:
             line.append(f"{mark.sign} {mark.label}", mark.terminal).append(f" {value}   ")
         line.append("\n")
         for part, (name, inside) in self._named():
-            sign = part.mark.sign
-            value = f"[{sign}{part.value}]".replace(" ", "") if part.value else sign
+            value = f"[{part.mark.sign}{part.value}]".replace(" ", "")
             value *= bool(part.value) or part.mark.series is not None
             line.append(" "[inside:]).append(visible_text(name) + value, part.mark.terminal)
         return line

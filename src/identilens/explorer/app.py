@@ -28,7 +28,6 @@ from identilens.explorer.work import (
     alternative,
     answered,
     broken_row,
-    contributions,
     measured,
     moved_row,
     needed,
@@ -151,9 +150,6 @@ def _asked(text: Measured, what: str, body: Mapping[str, Any]) -> Any:
     match what:
         case "strongest":
             return lambda *_: {"strongest": strongest(text)}
-        case "contributions":
-            exact = bool(body["exact"])
-            return lambda check, tell: {"viewer": contributions(text, exact, check, tell)}
         case "needed":
             wanted = str(body["answer"])
             return lambda *_: needed(text, wanted)

@@ -35,7 +35,6 @@ from identilens.studies.certify.rows import certified_rows
 from identilens.studies.faithfulness.decisions import decide, token_needs
 from identilens.studies.faithfulness.result import decision_line
 from identilens.studies.head_views import size_in_words
-from identilens.studies.mixing.study import mixing
 from identilens.studies.settings import Outcome, tolerances
 
 MOST_TOKENS = 256
@@ -335,19 +334,6 @@ def changed(text: Measured, run: ModelRun) -> dict[str, Any]:
         "same_top": answer.same_top(run),
         **_predictions(text, plain, run),
     }
-
-
-def contributions(text: Measured, exact: bool, check: Check, tell: Tell) -> dict[str, Any]:
-    """Return what each hidden token takes from every input token, layer by layer, as maps for the viewer."""
-    result = mixing(
-        text.lens,
-        [text.text],
-        method="exact" if exact else "sketch",
-        rollouts=False,
-        max_length=most_tokens(text.lens),
-        progress=given_up(check, tell),
-    )
-    return viewer_data([view for section in result.sections() for view in section.maps])
 
 
 def answered(text: Measured, check: Check, tell: Tell) -> dict[str, Any]:

@@ -176,7 +176,7 @@ class InputReader:
         first, second = entry if _is_pair(entry) else (entry, None)
         if not isinstance(first, str):
             raise InputError(
-                f"text {index} is a {type(first).__name__}; expected a string, a pair of strings, token ids or image."
+                f"text {index} has type {type(first).__name__}; expected a string, a pair, token ids or an image."
             )
         if not all(part.strip() for part in (first, second) if part is not None):
             raise InputError(f"text {index} is empty. Remove it, or give at least one word.")
@@ -251,7 +251,7 @@ class InputReader:
             )
         if size is not None and not 0 <= min(ids) <= max(ids) < size:
             raise InputError(
-                f"text {index} has token ids from {min(ids)} to {max(ids)}; the model has 0 to {size - 1}. "
+                f"text {index}: token ids are from 0 to {size - 1}; got {min(ids)} at least, {max(ids)} at most. "
                 "Use the model's own tokenizer."
             )
 

@@ -358,7 +358,7 @@ def mixing_tables(result: Mixing) -> Tables:
 
 tokens = partial(figure, token_identifiability, token_tables)
 mixed = partial(figure, mixing, mixing_tables)
-CURVES = ("own_contribution", "not_largest", "neighbours", "relative_positions")
+CURVES = ("own_contribution", "neighbours", "relative_positions")
 FIGURES = {
     "brunner2020-figure1": figure(
         audit,

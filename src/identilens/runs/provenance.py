@@ -63,7 +63,7 @@ def provenance(analysis: str, identity: Identity, settings: Mapping[str, Any]) -
         "libraries": {name: version(name) for name in _LIBRARIES},
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads",
+        "processor": f"{torch.backends.cpu.get_cpu_capability()}, threads: {torch.get_num_threads()}",
         "texts": {"count": len(identity.texts), "sha256": hashes},
     }
 

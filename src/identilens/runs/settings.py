@@ -120,7 +120,7 @@ class Settings:
         if not isinstance(settings, Settings | None):
             raise SettingError(
                 "settings",
-                f"to be a {cls.__name__}(...); or give each option by its name",
+                f"to be {cls.__name__}(...); or give each option by its name",
                 settings,
             )
         values = {} if settings is None else settings.values_of(cls)

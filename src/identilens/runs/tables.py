@@ -66,7 +66,7 @@ def print_table(title: str, frame: pl.DataFrame) -> None:
         view.add_row(*map(plain, map(cell, row, shown.columns)))
     Console().print(plain(title), view)
     if shown.shape != frame.shape:
-        Console().print(f"In all: {rows:,} rows and {frame.width} columns.")
+        Console().print(f"In all: {counted(rows, 'row')} and {frame.width} columns.")
 
 
 def markdown_text(value: Any) -> str:

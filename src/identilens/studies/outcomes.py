@@ -237,7 +237,7 @@ def asked_answer(
     Raises:
         InputError: For a position or token that the text lacks.
     """
-    tokens = names["decoder" if "decoder" in names else "encoder"]
+    tokens = names.get("decoder") or names.get("encoder") or ()
     usual = ("last",) if settings.outcome == "prediction" else range(len(tokens))
     asked = usual if settings.answer is None else settings.answer
     positions = {position for name in asked for position in named_places(tokens, name, text)}

@@ -73,8 +73,8 @@ def test_only_runs_that_the_row_sees_to_their_end_count():
         counted = found.table.filter(pl.col("key").is_in(keys[row["query"]]), query=row["query"])
         assert row["value"] == pytest.approx(counted["value"].sum())
     first = replace(found, table=found.table.filter(query=1)).summary().text
-    assert first.startswith("Claim 'karl' is 0, and 0 in the alternatives, ")
-    assert found.summary().text.startswith("Claim 'karl' is ")
+    assert first.startswith("Claim “karl” is 0, and 0 in the alternatives, ")
+    assert found.summary().text.startswith("Claim “karl” is ")
 
 
 @pytest.mark.parametrize(
@@ -164,6 +164,8 @@ def test_segments_are_named_by_words_characters_or_keys_and_compared(bundled):
         ("a=9000:9001", "characters"),
         ("a=nowhere", "nowhere"),
         ("a", "name=words"),
+        (("a=storm", "a=3:9"), "one name"),
+        (idl.claims.segment("a", [999]), "has keys 0 to"),
     ):
         with pytest.raises(InputError, match=words):
             idl.certify(bundled, TEXT, segment=segment, **PLACE)
@@ -229,7 +231,7 @@ def test_the_most_likely_token_is_a_source_and_a_direction_is_a_claim():
     assert len(likely.summary().text.splitlines()) <= 3
     u = torch.randn(256, generator=seeded())
     found = idl.certify(lens, OLD_MAN, claim=[idl.claims.source(u, key) for key in (0, 1)], **place)
-    assert " → the direction' is " in found.summary().text
+    assert " → the direction” is " in found.summary().text
     with pytest.raises(InputError, match="direction"):
         idl.certify(lens, OLD_MAN, claim=idl.claims.source(u[1:]), **place)
     with pytest.raises(SettingError, match="source"):

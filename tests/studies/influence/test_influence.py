@@ -4,12 +4,11 @@ from functools import partial
 
 import pytest
 import torch
-from polars.testing import assert_frame_equal
 from torch.nn.functional import kl_div
 
 import identilens as idl
 from helpers.chats import log_probabilities
-from helpers.zoo import ids, tiny_decoder
+from helpers.zoo import build, example, ids, tiny_decoder
 from identilens.errors import SettingError
 from identilens.models.later import LaterLayers
 from identilens.models.outcome import Answer
@@ -133,6 +132,11 @@ def test_keys_of_rows_of_an_answer_are_hidden_too():
         assert change == pytest.approx((after - own)[[0, 1], given[-2:]].sum().item(), abs=1e-4)
 
 
+def test_heads_of_a_model_of_images_are_removed():
+    found = idl.influence(idl.Lens(build("vit")), example("vit"), outcome="states", directions=0)
+    assert found.table["effect"].min() > 1e-6
+
+
 def test_of_many_heads_those_of_the_largest_estimates_are_removed(lens):
     every = idl.influence(lens, [TEXT])
     few = idl.influence(lens, [TEXT], removed=3)
@@ -168,19 +172,3 @@ def test_a_head_that_is_left_as_it_is_changes_nothing_in_half_precision(outcome,
 
     monkeypatch.setattr(LaterLayers, "changed", unchanged)
     assert max(answer.between(*pair).max() for pair in answer.without(1, [0, 1, 2])) < 1e-9
-
-
-def test_segments_are_taken_out_of_the_text_before_an_answer():
-    lens = idl.load("bundled-decoder")
-    text = "Snow fell on the harbour. The ferry left before dawn. Nobody"
-    named = ("snow=Snow fell on the harbour.", f"ferry={text.index('The')}:{text.index(' Nobody')}")
-    found = idl.influence(lens, text, decision="saw the ferry", without=named, heads=0, layers=0)
-    chat = {"prompt": text, "answer": " saw the ferry"}
-    chat["segments"] = dict(one.split("=") for one in named)
-    expected = idl.answer(lens, chat, bounded=0).needs()
-    needs = found.needs()
-    assert {*needs["segment"]} == {"snow", "ferry"}
-    expected = expected.join(needs, on="segment", how="semi")
-    assert_frame_equal(needs, expected, rel_tol=1e-4, check_row_order=False)
-    with pytest.raises(SettingError, match="decision"):
-        idl.influence(lens, text, without=named)

@@ -18,6 +18,17 @@ from identilens.studies.mixing.study import mixing
 QUICK: dict = {"sketch_probes": 6}
 
 
+def test_charts_of_a_shallow_encoder_and_of_a_token_of_a_later_text():
+    model = build("bart")
+    model.config.encoder_layers = 1
+    batch = {"input_ids": torch.tensor([ids(7)]), "decoder_input_ids": torch.tensor([ids(4)])}
+    for lens, texts, options in (
+        (Lens(type(model)(model.config).eval()), batch, {}),
+        (Lens(build("gpt2")), [[3, 4, 5, 6], [7, 8, 9]], {"queries": "8", "rollouts": False}),
+    ):
+        assert "tracked_token" in mixing(lens, texts, **QUICK, **options).charts()
+
+
 @pytest.mark.parametrize("family", ["bert", "albert", "gpt2", "vit", "whisper", "deepseek_v3"])
 def test_every_kind_of_model(family):
     lens = Lens(build(family))

@@ -106,11 +106,9 @@ class Pane {
     this.tools = made("div", { className: "questions", hidden: true }, this.exchange, this.whole, this.breaking,
       asked("Which tokens does the answer need?", this.answer, this.asks.needed, said()),
       asked("What does the model's answer to this text or chat attend to?", this.asks.answered, said()),
-      asked("What does each token take from the others?", this.button("Estimate", () => this.contributions(false)), this.button("Exact", () => this.contributions(true))),
       asked("How do I keep this?", this.button("Map as PNG", () => this.viewerRoot.querySelector(".maps canvas").toBlob((blob) => save("map.png", blob))), this.button("Row as CSV", () => this.csv()), this.button("Row as SVG", () => this.slide()), this.button("Command and Python", () => this.lines())));
-    this.mixed = made("div", {});
     this.root = made("section", { className: "pane", ariaLabel: `Column ${number + 1}` },
-      made("div", { className: "ask" }, made("div", { className: "bar" }, this.model, this.examples), this.text, this.doing), this.stage, this.tools, this.mixed);
+      made("div", { className: "ask" }, made("div", { className: "bar" }, this.model, this.examples), this.text, this.doing), this.stage, this.tools);
     this.stage.addEventListener("row", ({ detail }) => {
       const stays = this.row?.choices === detail.choices && this.row.query === detail.query;
       this.row = detail;
@@ -198,7 +196,6 @@ class Pane {
     this.remember();
     this.viewerRoot = made("div", { className: "viewer", id: `maps-${this.number}` });
     this.stage.replaceChildren(this.viewerRoot);
-    this.mixed.replaceChildren();
     const last = await this.one("measure", { model: this.model.value, text: this.text.value }, "measuring", (step) => {
       if (step.tokens) { this.cut = step.tokens.length >= step.most ? { max_length: step.most } : {}; this.state.textContent = `${step.tokens.length} tokens`; }
       if (!step.viewer) return;
@@ -300,7 +297,7 @@ class Pane {
     this.did = { name: "alternatives", options: { ...(heads === "model" ? {} : { layers: layer }), ...(heads === "head" ? { heads: at.choices.head } : {}), queries: row, outcome: last.same.answer.includes("prediction") ? "prediction" : "states", aim: this.aim.value, tolerance: this.within.value, ...together } };
     const { maps, distance, tolerance, mass_before: before, mass_after: after, keys_before: had, keys_after: have, largest_share: share } = last.same, part = (mass) => `${(100 * mass).toFixed(1)} %`;
     const one = maps.length === 1, effect = `${tolerance} of the effect of ${one ? "this row" : `these rows of ${maps.length} heads`}, which is what the answer changes by if ${one ? "the head adds nothing in it" : "these heads add nothing in it"}`;
-    const words = `With the same answer, up to ${tolerance === NATS ? "0.001 nats" : effect}. ${one ? "The" : `On average of ${maps.length} heads, the`} largest keys, as few as have ${100 * share} % of the attention together, had ${part(before)} of it; now they have ${part(after)}. ${Math.round(had)} keys had any attention, and ${Math.round(have)} have some now. Of the attention, ${part(distance)} moved to other keys (total variation ${distance.toFixed(3)}). Put into the model:`;
+    const words = `With the same answer, up to ${tolerance === NATS ? "0.001 nats" : effect}. ${one ? "The" : `On average of ${maps.length} heads, the`} largest keys, as few as have ${100 * share} % of the attention together, had ${part(before)} of it; now they have ${part(after)}. Keys with any attention: ${Math.round(had)} before, ${Math.round(have)} now. Of the attention, ${part(distance)} moved to other keys (total variation ${distance.toFixed(3)}). Put into the model:`;
     for (const { choices, layer } of maps) this.viewer.addLayer(choices, "same answer", layer, { "same answer − raw": ["same answer", "raw"] });
     await this.told(words, `Exchange: row ${row}, ${heads === "head" ? named(at) : heads === "layer" ? `all heads of layer ${layer}` : "all heads"}; answer kept ${WITHIN[this.within.value]}`, last.same, at, ["raw", "same answer"]);
   }
@@ -433,17 +430,6 @@ class Pane {
     return last.alternative;
   }
 
-  // What each hidden token takes from every input token, in maps of their own.
-  async contributions(exact) {
-    const last = await this.one("contributions", { ...this.at(), exact }, "contributions", (step) => step.progress !== undefined && this.busy(step.note || "contributions", step.progress));
-    if (!last) return;
-    const maps = made("div", { className: "viewer", id: `contributions-${this.number}` });
-    this.mixed.replaceChildren(made("h2", { textContent: exact ? "Contributions of every token, exact" : "Contributions of every token, sketched" }), made("p", { className: "soft", textContent: "Here layer 1 is what comes out of layer 0 of the maps above, layer 2 what comes out of layer 1, and so on." }), maps);
-    // That of the first token of a decoder says nothing: the locked one is shown, else the last.
-    const end = last.viewer.maps.length - 1;
-    window.tokenMaps(maps, { ...last.viewer, first: Math.min(end, this.viewer.now().row ?? end) }, look, null, NOWHERE);
-    maps.scrollIntoView({ block: "nearest" });
-  }
 
   // One table for all changes of a text, those that the model does not notice and those that matter; below it more on
   // the last one: `rows` are the layers of the map, or the weights, that show a row before and after.
@@ -468,7 +454,7 @@ class Pane {
     this.put(
       ...strips, hint, told,
       made("p", { className: "said", textContent: `${words} ${answer}.${logits === undefined ? "" : ` Logits change by ${percent(logits)} of their size.`}` }),
-      made("p", { className: "soft", textContent: `The head's output is what it adds in the rows that were changed; the answer is ${next ? "the model's prediction" : "the model's final hidden states"}. Ranges of weights are proven for what stands above them, such as the head's exact output: a row with the same answer may leave them, and a value inside of a range keeps what stays only if the other weights move to match. Less than 0.001 %${next ? ", or 1e-9 nats," : ""} is rounding and stands as 0.` }),
+      made("p", { className: "soft", textContent: `The head's output is what it adds in the rows that were changed; the answer is ${next ? "the model's prediction" : "the model's final hidden states"}. Ranges of weights are proven for what stands above them, such as the head's exact output: a row with the same answer may leave them, and a value inside of a range keeps what stays only if the other weights move to match. Less than 0.001 %${next ? ", or 1e-9 nats," : ""} is rounding and stands as 0 in the table.` }),
       made("details", {}, made("summary", { textContent: `The last change: ${next ? "more next tokens or classes, and " : ""}every hidden state` }), made("div", { className: "both" }, ...more)),
     );
     hint.hidden = told.scrollWidth <= told.clientWidth;
@@ -558,8 +544,8 @@ class Pane {
     const flags = (values) => Object.entries(values).map(([name, value]) => (value === true ? ` --${name}` : options({ [name]: value }))).join("");
     const named = (values) => Object.entries(values).map(([name, value]) => `, ${name}=${JSON.stringify(value)}`).join("");
     // What must stay the same, where that is more than a head's exact output.
-    const { outcome, tolerance } = (row !== null && this.certified) || {}, how = !outcome || (outcome === "head" && tolerance === "0") ? {} : { outcome, tolerance };
-    const certainty = how.outcome ? `idl.certify(lens, [${text}], layers=[${layer}], heads=[${head}], queries=[${query}], kind="${kind}"${named({ ...how, ...this.cut })})` : `audit.certify(0, layer=${layer}, head=${head}, query=${query}, kind="${kind}")`;
+    const { outcome, tolerance } = (row !== null && this.certified) || {}, how = outcome ? { outcome, tolerance } : {};
+    const certainty = `idl.certify(lens, [${text}], layers=[${layer}], heads=[${head}], queries=[${query}], kind="${kind}"${named({ ...how, ...this.cut })})`;
     const command = `identilens certify --model ${quoted(this.model.value)} --text ${quoted(this.text.value)} --layers ${layer} --heads ${head} --kind ${kind} --queries ${query}${options({ ...how, ...start.load, ...this.cut })} --out run\n`;
     const python = `import identilens as idl\n\nlens = idl.load(${model}${named(start.load)})\naudit = idl.audit(lens, [${text}], layers=[${layer}], matrices=True${named(this.cut)})\nmaps = audit.view(text=0, layer=${layer}, head=${head}, kind="${kind}")\nmaps.to_html("maps.html")\ncertainty = ${certainty}\ncertainty.show()\n`;
     const again = this.again(text, named), did = this.did?.options ? `identilens ${this.did.name} --model ${quoted(this.model.value)} --text ${quoted(this.text.value)} --kind ${kind}${flags({ ...this.did.options, ...start.load, ...this.cut })} --out changed\n` : "";

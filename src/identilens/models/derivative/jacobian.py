@@ -112,7 +112,9 @@ def estimate(sums: Float[Tensor, "input 2 hidden"], width: int, k: int) -> Squar
 def check_probes(probes: int, width: int) -> None:
     """Refuse numbers of probes that vectors of this width do not allow."""
     if not 2 <= probes <= width:
-        raise InputError(f"probes must be from 2 to {width}, the size of a vector; got {probes}.")
+        raise InputError(
+            f"expected 2 to {width} probes, the size of a vector; got {probes}. Choose as many (sketch_probes)."
+        )
 
 
 def output_norms(

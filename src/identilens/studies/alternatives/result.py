@@ -30,16 +30,16 @@ ANSWER = {
 
 _SAME_OUTPUT = """\
 Other weights with the same output of the head, and the same sum of each row, were found in {free_maps} of \
-{maps:attention map}.
-With outputs the same up to a rounding to bfloat16 none is farther away than a total variation distance of \
-{distance_bound_bfloat16:≤.2f} on average (1 − certain mass), with exactly the same output {distance_bound:≤.2f}. The \
-farthest found give exactly the same, at {far:.2f}; put into the model, alternatives change the final hidden state by \
-at most {hidden_change:.1e} of its size.
+{maps:attention map}; none is farther away than a total variation distance of {distance_bound:≤.2f} on average, with \
+the output the same up to a rounding to bfloat16 {distance_bound_bfloat16:≤.2f} (1 − certain mass).
+The farthest found are {far:.2f} away on average; put into the model, alternatives change the final hidden state by at \
+most {hidden_change:.1e} of its size.
 With other queries and keys of its size, a head computes weights that are {realisable:.2f} away on average.
 """
 _SAME_ANSWER = """\
-In {rows:row} of attention, other weights have {mass_after:.1%} instead of {mass_before:.1%} of the attention on the \
-chosen keys, at a mean total variation distance of {distance:.2f}.
+In none of {closed:row} of attention other weights were found that keep the outcome ({outcome}) to what is allowed.
+In {rows:row} of attention, other weights ({aim}) have {mass_after:.1%} instead of {mass_before:.1%} of the attention \
+on the chosen keys, at a mean total variation distance of {distance:.2f}.
 Put into the model, together where they were found together, they change the outcome ({outcome}) by at most \
 {measured:.1e} {unit}, as measured; {allowed:.1e} was allowed.
 The most likely token or class stays the same with {same_top:.0%} of them.
@@ -61,9 +61,7 @@ Of each map only these rows are looked at, and change: {queries}.
 The page has as many maps as fit; those of chosen rows (--queries) and of long texts are not saved.
 {normed}
 """
-_TITLES = {"sampled": "drawn evenly", "far": "far", "realisable": "other queries, keys"}
-"""What each alternative is called; one that keeps an answer or a layer's output is named by aim and row."""
-
+_MOVED = pl.col("largest_total_variation") > POINT
 _SAME = r"^(answer|layer)_([a-z]+)_(\d+)$", r"same \1, \2, row \3"
 _WORDS = 2_000
 """Characters of a page that the words about a map and its tokens take."""
@@ -73,7 +71,7 @@ Simplex nullity {simplex_nullity}. The alternative lies {mean_total_variation:.3
 row {largest_total_variation:.3f}).
 No alternative lies beyond {distance_bound_bfloat16:≤.3f} up to bfloat16's rounding, {distance_bound:≤.3f} exactly.
 Put into the model, it changes the final hidden state by {hidden_change:.1e} of its length.
-The outcome ({outcome}) changes by {measured:.1e}; {allowed:.1e} were allowed.
+The outcome ({outcome}) changes by {measured:.1e}; {allowed:.1e} was allowed.
 Logits change by {logits_change:.1e}.
 The loss changes by {loss_change:.1e}.
 Note: {note}.
@@ -158,8 +156,10 @@ class Alternatives(Result):
         rows = self.solved
         kept = rows.drop_nulls("outcome")
         if len(kept):
-            return self._of_answers(kept)
-        distances = rows.group_by("alternative").agg(pl.col("mean_total_variation").mean())
+            # Of several aims the first.
+            return self._of_answers(kept.filter(aim=kept["aim"][0]))
+        moved = rows.filter(_MOVED)
+        distances = moved.group_by("alternative").agg(pl.col("mean_total_variation").mean())
         numbers = rows.select(
             pl.col("distance_bound", "distance_bound_bfloat16").mean(),
             pl.col("hidden_change").max(),
@@ -172,12 +172,12 @@ class Alternatives(Result):
             **scope(self.provenance),
             found=len(rows),
             maps=rows.n_unique(list(HEAD)),
-            free_maps=rows.filter(pl.col("largest_total_variation") > POINT).n_unique(list(HEAD)),
+            free_maps=moved.n_unique(list(HEAD)),
         )
 
-    def _of_answers(self, rows: pl.DataFrame) -> Finding:
+    def _of_answers(self, kept: pl.DataFrame) -> Finding:
         """Return the finding of alternatives that keep the model's answer, or the output of a layer."""
-        outcome = rows["outcome"][0]
+        outcome, rows = kept["outcome"][0], kept.filter(_MOVED)
         numbers = rows.select(
             pl.col("mass_before", "mass_after", "same_top").mean(),
             pl.col("allowed", "measured", "hidden_change").max(),
@@ -186,8 +186,10 @@ class Alternatives(Result):
         return Finding.of(
             _SAME_ANSWER,
             _TILES,
-            rows=len(rows),
-            found=len(rows),
+            rows=len(rows) or None,
+            closed=None if len(rows) else len(kept),
+            aim=kept["aim"][0],
+            found=len(kept),
             outcome="sum of the heads' outputs" if outcome == "layer" else outcome,
             unit=UNITS.get(outcome, "of its length"),
             **numbers.row(0, named=True),
@@ -211,9 +213,7 @@ class Alternatives(Result):
             if left < 0 or keys["raw"] not in self.matrices:
                 continue
             choices = {name: row[name] for name in ("text", "kind", "layer", "head")}
-            choices["alternative"] = _TITLES.get(
-                row["alternative"], re.sub(*_SAME, row["alternative"])
-            )
+            choices["alternative"] = re.sub(*_SAME, row["alternative"])
             maps.append(
                 TokenMap(
                     choices,

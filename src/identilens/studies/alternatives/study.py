@@ -164,7 +164,9 @@ class AlternativeStudy(TextStudy[AlternativeSettings, Alternatives]):
         for query, aim in product(asked, settings.aim):
             kept = keep_answer(answer, heads, query, tolerance, named, aim)
             run = self.lens.substitute(in_row(heads, query, kept.weights), item)
-            columns = kept.columns | {"same_top": answer.same_top(run) if answer else None}
+            predicts = settings.outcome == "prediction"
+            same = answer.same_top(run) if answer and predicts else None
+            columns = kept.columns | {"same_top": same}
             for number, (slot, head, row) in enumerate(
                 zip(places, heads, kept.weights, strict=True)
             ):

@@ -81,7 +81,7 @@ class CertificateFile:
         except (ValueError, OSError, RecursionError, SafetensorError) as error:
             raise InputError(
                 f"{file} is no certificate: {error}. Pass files from the folder certificates of a run with "
-                "certificates=True (--certificates)."
+                "certificates=True."
             ) from error
         return cls(Certificate(**numbers), said)
 

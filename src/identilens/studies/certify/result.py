@@ -49,7 +49,7 @@ _COLUMN, _MAPS = 150, 12
 _BEFORE_NORM = "what the head mixes, before the model normalises it,"
 
 _FINDING = """\
-Claim {claim!r} is {value:z.3g}, and between {lo:≥z.3g} and {hi:≤z.3g} in the alternatives, in the mean of \
+Claim “{claim}” is {value:z.3g}, and between {lo:≥z.3g} and {hi:≤z.3g} in the alternatives, in the mean of \
 {claimed:row}{verdict}.
 With {kept} the same, {exactly}{order}, at least {certain_mass:≥.0%} of the attention of {who} is certain to stay on \
 its keys.

@@ -5,7 +5,11 @@ import polars as pl
 from identilens.errors import InputError
 from identilens.runs.result import Result
 
-_PLACES = "kind", "layer", "head", "alternative", "state", "setting"
+_PLACES = [
+    "kind", "layer", "head", "alternative", "state", "setting", "aim", "tolerance", "functional", "pattern", "corpus",
+    "explanation", "intervention", "outcome", "experiment", "probe", "distance", "layer_trained", "layer_tested",
+    "offset",
+]  # fmt: skip
 
 
 def compare(*results: Result) -> pl.DataFrame:
@@ -13,7 +17,8 @@ def compare(*results: Result) -> pl.DataFrame:
 
     Results may be of other texts, other models, or checkpoints of one training run. A measure is a decimal number of
     the main table. One row for each result and measure: the mean over texts; the difference over the places (kind,
-    layer, head) that both results have, and how many these are; and its standard error over texts. Where the texts are
+    layer, head, functional, tolerance, pattern, ...) that both results have, and how many these are; and its standard
+    error over texts. Where the texts are
     the same, differences are taken text by text, and errors are those of paired differences; else those of two
     independent means.
 
@@ -27,8 +32,8 @@ def compare(*results: Result) -> pl.DataFrame:
         >>> idl.compare(first, second).columns
         ['run', 'measure', 'mean', 'difference', 'error', 'places']
     """
-    kinds = {result.analysis for result in results}
-    if len(kinds) != 1 or len(results) < 2:
+    kinds = {getattr(result, "analysis", "no study") for result in results}
+    if len(kinds) != 1 or len(results) < 2 or "no study" in kinds:
         raise InputError(
             f"expected two or more results of one study; got {len(results)} of {', '.join(sorted(kinds)) or 'none'}."
         )
@@ -59,8 +64,11 @@ def _differences(first: pl.DataFrame, second: pl.DataFrame, *, paired: bool) -> 
     """Return the mean of each measure, its mean difference over places in common, and the error of that over texts."""
     places = first.drop("mean", "text").columns
     how = "inner" if paired else "full"
-    values = first.join(second, on=[*places, "text"], how=how, coalesce=True, suffix="_second")
+    values = first.join(
+        second, on=[*places, "text"], how=how, coalesce=True, suffix="_second", nulls_equal=True
+    )
     a, b = pl.col("mean"), pl.col("mean_second")
+    values = values.filter((a.count() * b.count()).over(places) > 0)
     variance = (b - a).var() / pl.len() if paired else a.var() / a.count() + b.var() / b.count()
     by_text = values.group_by("text", "measure").agg(a.mean(), b.mean())
     by_place = values.group_by(places).agg(difference=b.mean() - a.mean())

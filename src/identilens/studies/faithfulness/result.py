@@ -42,9 +42,9 @@ _NONE = (
     "removal changes the model by no more than rounding does (the noise floor)."
 )
 _FINDING = """\
-The order of {explanation} follows best what removal does to the model: score {mean:.3g}; random orders have \
-{random:.3g} (p = {p:.2g}).
-Not better than random orders (p > {better}): {chance}.
+No order follows what removal does to the model better than that of {explanation}: score {mean:.3g}; random orders \
+have {random:.3g} (p = {p:.2g}).
+Not shown to be better than random orders (p > {better}): {chance}.
 With other weights of the same head output its order agrees by {stable:.2f}.
 {decision}
 """
@@ -56,7 +56,8 @@ Parts are removed in each explanation's order. The score of a row's keys is the 
 groups, on a scale from the worst order (0) to the best (1) that a greedy search finds. That of a decision's tokens is \
 the mean lost probability without the first tokens (without), and the mean change of the probability with them alone \
 (alone).
-Intervals are 95 % bootstrap intervals over texts. Neither they nor p are corrected for the number of explanations.
+Intervals are 95 % intervals over texts (bootstrap-t; of fewer than 8 texts Student's). Neither they nor p are \
+corrected for the number of explanations.
 Stable is the rank correlation with the explanation of other weights with the same head output, drawn evenly. It \
 proves nothing about other alternatives; intervals of weights (identilens certify) hold for all.
 """
@@ -88,7 +89,7 @@ class Faithfulness(Result):
             effects of single parts, area over the perturbation curve (``aopc``; of a decision its comprehensiveness
             ``without`` the first tokens, and minus its sufficiency with them ``alone``), and its place between the
             worst and the best order (``naopc``), null without effects apart by more than the noise ``floor``; ``p``,
-            the share of random orders whose area is as good. Random orders are numbered by ``draw``.
+            the share of random orders, and itself, whose area is as good. Random orders are numbered by ``draw``.
         determinacy: One row for each attention row and explanation: rank agreement
             of the explanation with itself over alternatives, null without an order, and their total variation distance.
         needed: One row for each token of a decision's text that can be removed: the answer, the model's own one
@@ -131,7 +132,7 @@ class Faithfulness(Result):
         "stable": "Agreement with itself over alternatives",
         "outcome": "Change of",
         "intervention": "Removed by",
-        "p": "p: the share of random orders that do as well",
+        "p": "p: the share of random orders that do as well, this one among them",
         "random": "random: the mean score of random orders",
     }
     views: ClassVar = {
@@ -195,7 +196,7 @@ class Faithfulness(Result):
             **best,
             better=BETTER,
             chance=", ".join(chance) or None,
-            decision=next((line.title for line in self.token_lines()), None),
+            decision=next((f"First text: {line.title}" for line in self.token_lines()), None),
         )
 
     def token_lines(self) -> list[TokenLine]:

@@ -10,7 +10,7 @@ from identilens.charts.kit import scatter
 from identilens.charts.views import View
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import HEAD, decimals
-from identilens.studies.outcomes import INFLUENTIAL, RELATIVE_EFFECT, WITHOUT, segment_needs
+from identilens.studies.outcomes import INFLUENTIAL, RELATIVE_EFFECT
 from identilens.studies.settings import UNITS
 
 _HEAD = ["kind", "layer", "head"]
@@ -57,7 +57,6 @@ class Influence(Result):
             ``log_probability`` in the model, its part of ``log_change``, and the row (``query``) that predicts it.
         hidden_keys: One row for each key with a weight in the rows that were named; ``effect`` and ``log_change`` when
             the key is hidden.
-        without: Of a given answer the probability of each token ``without`` each segment of the text that was named.
 
     Examples:
         >>> import identilens as idl
@@ -85,7 +84,6 @@ class Influence(Result):
             "key_token": pl.String,
             **decimals("weight", "norm_share", "effect", "log_change"),
         },
-        "without": WITHOUT,
     }
     words: ClassVar = {
         "effect": "Effect ({unit}): how much the outcome changes",
@@ -112,17 +110,10 @@ class Influence(Result):
             also=("layer", "head", "query_token", "key_token", "norm_share"),
             listed=True,
         ),
-        "segments": View(
-            title="The answer without a segment of the text",
-            text="Each segment is taken out alone, and the model reads the rest and the same answer.",
-            table="needs",
-            listed=True,
-        ),
     }
 
     answer_tokens: pl.DataFrame
     hidden_keys: pl.DataFrame
-    without: pl.DataFrame
 
     def heads(self) -> pl.DataFrame:
         """Return the means of each head over texts: first what a given answer needs most, or what has most effect."""
@@ -130,10 +121,6 @@ class Influence(Result):
         return means.with_columns(RELATIVE_EFFECT).sort(
             "log_change", -pl.col("effect"), *_HEAD, nulls_last=True
         )
-
-    def needs(self) -> pl.DataFrame:
-        """Return how likely each answer is without each segment of its text; see `segment_needs`."""
-        return segment_needs(self.without)
 
     def keys_by_effect(self) -> pl.DataFrame:
         """Return the hidden keys in the order of `heads`."""

@@ -6,7 +6,7 @@ from typing import Annotated
 from annotated_types import Ge, Le
 
 from identilens.errors import SettingError
-from identilens.runs.settings import WORDED, NonNegative, Positions, Positive
+from identilens.runs.settings import NonNegative, Positions, Positive
 from identilens.studies.settings import Outcome, RowSettings
 
 
@@ -22,8 +22,6 @@ class InfluenceSettings(RowSettings):
             positions by default. A classifier has one prediction.
         decision: An answer that follows each text, of one token or several: the predictions of its tokens count, and
             the change of its log probability without each head is measured, too. The space before it may be left out.
-        without: A segment that is taken out of each text before the decision, as name=words, or as name=start:end by
-            characters: how likely the decision is then. The last token stays.
         directions: Random directions of an estimate, each one backward pass; 0 for no estimates.
         removed: Heads of each text that are removed: those with the largest estimates. All by default, or 32 where
             more than 512 are chosen; the others have an estimate only.
@@ -33,7 +31,6 @@ class InfluenceSettings(RowSettings):
     outcome: Outcome = "prediction"
     answer: Positions | None = None
     decision: str | None = None
-    without: Annotated[tuple[str, ...], WORDED] = ()
     directions: Annotated[int, Ge(0), Le(10_000)] = 16
     removed: Positive | None = None
     seed: NonNegative = 0
@@ -42,8 +39,6 @@ class InfluenceSettings(RowSettings):
         """Check that the outcome is the model's, and that heads are chosen by estimates."""
         if self.removed is not None and not self.directions:
             raise SettingError("removed", "only with directions above 0", self.removed)
-        if self.without and self.decision is None:
-            raise SettingError("without", "only with a decision", self.without)
         if self.outcome in ("head", "layer"):
             raise SettingError("outcome", "prediction or states", self.outcome)
         if self.decision is not None and (self.answer is not None or self.outcome == "states"):

@@ -6,16 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from identilens.claims import read_segment, segment_keys
 from identilens.errors import SettingError
 from identilens.measures.attention.influence import norm_share
-from identilens.models.chats import TEMPLATE
 from identilens.models.continuations import answer_ids, followed
 from identilens.models.inputs import Item
 from identilens.models.lens import Lens
 from identilens.models.outcome import Answer
 from identilens.models.sequences import sides
-from identilens.models.spelling import Spelling
 from identilens.models.substitution import Rows
 from identilens.runs.study import Output, study_function
 from identilens.runs.tables import Row
@@ -28,7 +25,6 @@ from identilens.studies.outcomes import (
     head_estimates,
     log_likelihoods,
     mean_change,
-    without_segments,
 )
 
 _MANY, _LARGEST = 512, 32
@@ -108,7 +104,7 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
         known = answer.likelihoods(answer.unchanged)
         tokens = {
             "query": answer.positions,
-            "query_token": answer.item.tokens["encoder"][-len(known) :],
+            "query_token": answer.item.tokens.get("encoder", ())[-len(known) :],
             "token": self.lens.reader.names(answer.following),
             "log_probability": known,
         }
@@ -120,15 +116,6 @@ class InfluenceStudy(TextStudy[InfluenceSettings, Influence]):
                 parts["answer_tokens"].append({**slot.row, **tokens, "log_change": gains})
             if settings.queries is not None:
                 parts["hidden_keys"].append([*self._keys(answer, slot)])
-        if settings.without:
-            ids = [*item.tensors["input_ids"].tolist(), *answer.following]
-            spelling = Spelling.of(item, "encoder", item.tokens["encoder"])
-            segments = [TEMPLATE] * len(ids)
-            for name, words in map(read_segment, settings.without):
-                for key in segment_keys(words, spelling, part):
-                    segments[key] = name
-            likely = known.exp().tolist()
-            parts["without"].append(without_segments(self.lens, part, ids, segments, likely))
         return Output(filled(Influence.schema, {**parts, "table": [rows]}))
 
     def _answer(self, item: Item, text: int) -> Answer:

@@ -37,14 +37,14 @@ _TILES = """\
 {below_least:.1%} | of places have a margin above the error with the noise {noise}, at the layer with fewest
 """
 _LINES = """\
-Each token with its margin in percent of the length of its state, at the deepest layer. Point at a token to read its \
-nearest rival.
+Each token with its margin, at the deepest layer, in percent of the length of its state, or, where the model reads on \
+both sides, of all states of the text together. Point at a token to read its nearest rival.
 A position ({positions:,} in all) is certified if here, and at every position before, the error is smaller than half \
 the distance to the nearest other token's state after the same beginning, less the noise of the forward pass: then \
 decoding token by token gives exactly the text. Other positions may be read, too: what decoding finds is measured.
-Margins are half the distance to the nearest of the texts that were tried ({changes:,} changes of one token). An \
-error below them is necessary to certify every error of its length, not to read this text. It is not sufficient: other \
-texts may come nearer, and nothing is certified.
+Margins are half the distance to the nearest of the texts that were tried, with one other token ({changes:position}). \
+An error below them is necessary to certify every error of its length, not to read this text. It is not sufficient: \
+other texts may come nearer, and nothing is certified.
 Gaussian noise has no largest length: a text that is certified with it is spoilt all the same with a probability of at \
 most {risk:g}.
 """

@@ -35,17 +35,15 @@ _SPECIAL = [*CLASS_TOKENS, *SEPARATORS]
 KIND = pl.Enum(["encoder", "decoder", "cross"])
 _ESTIMATES = ("standard_error", "margin", "norm", "raw_rollout", "effective_rollout")
 _FINDING = """\
-Of each {kind} hidden state, the token at its own position makes up {own_first:.1%} at layer {first} and \
-{own_last:.1%} at layer {last} (medians over {tokens:token}); another token makes up more in {not_largest:.1%} of the \
-states at layer {last}.
-Of the context in these states, {next_first:.0%} comes from the tokens next to it at layer {first} and {next_last:.0%} \
-at layer {last}.
+Of each {kind} hidden state, the token at its own position makes up {own_first:.1%} to {own_last:.1%} (layer {first} \
+to {last}, medians over {tokens:token}); another token makes up more in {not_largest:.1%} of the states at layer {last}.
+Of the context in a state, {next_first:.0%} to {next_last:.0%} (layer {first} to {last}) comes from the tokens next to \
+its own.
 Without the token itself, attention rollout correlates with contributions by {raw:.2f} (raw) and {effective:.2f} \
 (effective) at layer {last}; 1 would be the same answer.
 """
 _TILES = """\
-{own_first:.0%} | of a hidden state is its own token at layer {first} (median)
-{own_last:.0%} | of it at layer {last} (median)
+{own_first:.0%} to {own_last:.0%} | of a hidden state is its own token (median, layer {first} to {last})
 {not_largest:.0%} | of tokens are not their own largest contributor at layer {last}
 """
 _OWN = """\
@@ -357,11 +355,12 @@ class Mixing(Result):
         """
         if len(self.tracked):
             return self.tracked["text"][0], [self.tracked["position"][0]]
-        last = pl.col("layer") == pl.col("layer").max()
-        tokens = self.by_token().filter(last, kind=self.kinds[0], text=0).sort("contribution")
+        layer, text = pl.col("layer"), pl.col("text")
+        tokens = self.by_token().filter(kind=self.kinds[0])
+        tokens = tokens.filter(layer == layer.max(), text == text.min()).sort("contribution")
         named = ~pl.col("token").is_in(_SPECIAL) & pl.col("token").str.contains(r"\p{L}{3}")
         words = tokens.filter(named)["position"].to_list() or tokens["position"].to_list()
-        return 0, list(dict.fromkeys([words[0], words[-1]]))
+        return tokens["text"][0], list(dict.fromkeys([words[0], words[-1]]))
 
     def _kind(self, kind: str | None) -> str:
         if kind is None and len(self.kinds) == 1:

@@ -44,8 +44,6 @@ stays empty. Effective attention has signs and is shown by its sizes.
 _HEADS = """\
 R is the span of the column spaces of T over all texts (Eq. 6): every direction of weights that is visible in the \
 head's output in at least one text. With more texts R soon is the whole space, which says only that texts differ.
-The heads whose R is the whole space have it after {texts_to_fill:text} at the latest; that is usual where texts have \
-fewer tokens than a head's values have dimensions.
 With the most representatives W differs by {to_all:.1%} from that of all texts.
 """
 
@@ -85,7 +83,6 @@ class Structure(Result):
             **integers("length", "d_v", "texts", "representatives"),
             "threshold": pl.Float64,
             **_DIMENSIONS,
-            "texts_to_fill": pl.Int64,
             "mean_rank": pl.Float64,
             **integers("empty_rows", "effective_empty_rows"),
             "raw_to_effective": pl.Float64,
@@ -159,7 +156,7 @@ class Structure(Result):
 
     def heads(self) -> pl.DataFrame:
         """Return dim R of each head, and how W of raw and of effective attention differ."""
-        columns = ("texts_to_fill", "empty_rows", "effective_empty_rows", "raw_to_effective")
+        columns = ("empty_rows", "effective_empty_rows", "raw_to_effective")
         return self.table.select(*HEAD, *_DIMENSIONS, *columns)
 
     def token_maps(self) -> list[TokenMap]:
@@ -194,7 +191,6 @@ class Structure(Result):
             self.table.select(
                 pl.first("texts", "length", "threshold", "representatives"),
                 pl.col("dim_95", "raw_to_effective").mean(),
-                pl.col("texts_to_fill").filter(full).max(),
                 heads=pl.len(),
                 full_heads=full.sum(),
             ),

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -33,7 +32,7 @@ from identilens.runs.study import Output, Study, study_function
 from identilens.runs.tables import Tables
 from identilens.studies.heads import filled, shaped
 from identilens.studies.structure.perturbation import perturbation_rows
-from identilens.studies.structure.result import HEAD, Structure
+from identilens.studies.structure.result import Structure
 from identilens.studies.structure.settings import StructureSettings
 from identilens.studies.structure.texts import (
     LayerView,
@@ -177,10 +176,6 @@ class StructureStudy(Study[StructureSettings, Structure]):
             "stability": self._stability(),
         }
         closed = {name: shaped(Structure.schema[name], part) for name, part in parts.items()}
-        dimension = pl.col("dim_r")
-        first = pl.col("texts").filter(dimension == dimension.max()).min()
-        filling = tables["growth"].group_by(list(HEAD)).agg(texts_to_fill=first)
-        closed["table"] = closed["table"].update(filling, on=list(HEAD))
         return Output({**tables, **closed}, self._matrices())
 
     @cached_property

@@ -26,17 +26,17 @@ _RATES = {"y_domain": (0, 1)}
 _MEAN = {**_RATES, "error": "rate_error"}
 _ALSO = ("rate_error", "folds")
 _FINDING = """\
-At {where}, the last that is tested, the {probe} probe with {distance} distance does best: {best_rate:.1%} of the \
-tokens are found among those of their sentence; guessing a position would find {chance:.1%}.
+At {where}, the last with a probe of its own, the {probe} probe with {distance} distance does best: {best_rate:.1%} of \
+the tokens are found among those of their sentence; guessing a position would find {chance:.1%}.
 The hidden state itself, without training, recovers {naive_rate:.1%} there.
-{folds:fold}, about {test_tokens:,.0f} test tokens in {test_sentences:,.0f} sentences each; a probe that is trained \
-needs many.
+The best is of {folds:fold}, tested on {tokens:token} of {sentences:sentence} together; a probe that is trained needs \
+many.
 """
 _TILES = """\
 {best_rate:.1%} | recovered at {where} by the best probe ({probe}, {distance})
 {chance:.1%} | by guessing a position of the sentence (chance)
 {folds} | folds of 70 / 15 / 15 % of the sentences
-{test_tokens:,.0f} | test tokens per fold (mean)
+{tokens:,} | test tokens of all folds
 """
 _LAYERS = """\
 A probe computes a vector from the hidden state of a token. Shown is the share of test tokens whose own input vector \
@@ -216,14 +216,12 @@ class TokenIdentifiability(Result):
 
     def summary(self) -> Finding:
         """Return how many tokens the best probe recovers, and how many a guess would."""
-        means = self.means()
         last = self.same_layer().filter(
-            pl.col("share") == pl.col("share").max(),
+            pl.col("share") == pl.col("share").max().over("probe"),
             pl.col("layer_tested") == pl.col("layer_tested").max(),
         )
         best = last.sort("rate", maintain_order=True).row(-1, named=True)
         naive = last.filter(probe="naive", offset=best["offset"])["rate"]
-        folds = self.table.group_by("fold").agg(pl.col("tokens", "sentences").max())
         offset = f", offset {best['offset']:+d}" * bool(best["offset"])
         return Finding.of(
             _FINDING,
@@ -233,8 +231,5 @@ class TokenIdentifiability(Result):
             where=f"layer {best['layer_tested']}{offset}",
             best_rate=best["rate"],
             naive_rate=naive.max(),
-            chance=means["chance"].mean(),
-            folds=len(folds),
-            test_tokens=folds["tokens"].mean(),
-            test_sentences=folds["sentences"].mean(),
+            **{name: best[name] for name in ("chance", "folds", "tokens", "sentences")},
         )

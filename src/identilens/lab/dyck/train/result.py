@@ -29,8 +29,8 @@ _SHOWN = 8
 """Seeds in a gallery on paper."""
 
 _FINDING = """\
-The mean model of each setting closes at least {argmax:.1%} of the brackets correctly in distribution (the worst \
-model {worst:.1%}), and at most {long_argmax:.1%} on long prefixes.
+The mean model of each setting closes at least {argmax:≥.1%} of the brackets correctly in distribution (the worst \
+model {worst:.1%}), and at most {long_argmax:≤.1%} on long prefixes.
 The last layer's last head varies between seeds by {value_least:.2g} to {value_most:.2g}, rows drawn at random by \
 {random_least:.2g} to {random_most:.2g} (means of ‖A₁ − A₂‖² over pairs, without the start token).
 {looks} of {heads:head} look like a stack; for {misleading} of these accuracy falls by at most one percentage point \

@@ -34,9 +34,8 @@ def published_accuracy(task: str, heads: str, d_k: int) -> float | None:
 NAMES = {"concat": "Con", "add": "Add"}
 """Kinds of heads as the paper calls them."""
 _FINDING = """\
-{runs:run} of {cells:cell} of Table 1 (task, heads, d_k): test accuracies from {least:.3f} to {most:.3f}, means over \
-seeds.
-The mean distance from the published accuracies is {distance:.3f}.
+{runs:run} of {cells:cell} (task, heads, d_k): test accuracies from {least:.3f} to {most:.3f}, means over seeds.
+The mean distance from the published accuracies, where Table 1 has one, is {distance:.3f}.
 """
 
 
