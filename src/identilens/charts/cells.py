@@ -14,7 +14,7 @@ from identilens.charts.figures import ConcatChart
 from identilens.charts.labels import shortened, visible_text
 from identilens.charts.palette import LIGHT
 
-_MOST_NUMBERS, _CELL = 24, 36
+_MOST_NUMBERS, _CELL = 24, 46
 """Columns of cells with numbers, and pixels that a number needs."""
 _LABEL = 14
 _TICK = 9
