@@ -139,7 +139,6 @@ class Answers(Result):
         # What was named comes before the rest of a prompt.
         ranked = means.sort(_CONTENT, pl.col("segment") != REST, "value", maintain_order=True)
         first = ranked.row(-1, named=True)
-        drawn, rows = first["rows"] or 0, first["population"]
         lost = self._lost.rename({"segment": "removed"})
         [most] = lost.head(1).to_dicts() or [{}]
         written = self.positions.drop_nulls("answer")["segment"]
@@ -149,7 +148,9 @@ class Answers(Result):
             _TILES,
             **first | most,
             rest=rest,
-            by=f"estimated from {drawn:,} of {rows:,} rows" if drawn < rows else "proven",
+            by="proven"
+            if first["rows"] == first["population"]
+            else "estimated from {rows} of {population} rows".format(**first),
             exactly=exactness(first["tolerance"] or "0"),
         )
 
@@ -172,5 +173,6 @@ class Answers(Result):
                 marks[name] = Mark(name, chr(ord("A") + number), colour, needed)
                 shares[name] = ", ".join(said(_FACTS, fact))
             title = f"The {'prompt of' if asked else 'answer to'} text {text}"
-            lines.append(marked_line(title, rows, marks, shares))
+            # The answer itself has none of the segments.
+            lines.append(marked_line(title, rows, marks, shares if asked else {}))
         return lines
