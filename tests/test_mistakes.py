@@ -30,7 +30,7 @@ IN_PYTHON = {
     "a number for an image": (lambda _: idl.read_image(5), "5 cannot be read as an image"),
     "nothing": (lambda lens: idl.audit(lens, None), "Pass a string, a list of strings"),
     "an empty text": (lambda lens: idl.audit(lens, [""]), "text 0 is empty"),
-    "a number as text": (lambda lens: idl.audit(lens, [3.5]), "text 0 is a float; expected a string"),
+    "a number as text": (lambda lens: idl.audit(lens, [3.5]), "text 0 has type float; expected a string"),
     "ids of another tokenizer": (lambda lens: idl.audit(lens, [[5, 10**7]]), "Use the model's own tokenizer"),
     "half a layer": (lambda lens: idl.audit(lens, [TEXT], layers=1.5), "layers as a whole number; got 1.5"),
     "no layers": (lambda lens: idl.audit(lens, [TEXT], layers=[]), "at least one value, or left out"),

@@ -195,8 +195,9 @@ def segment_keys(span: str | Sequence[int], spelling: Spelling, text: int) -> li
         InputError: If the text lacks it.
     """
     if not isinstance(span, str):
-        if not {*span} <= {*range(len(spelling.tokens))}:
-            raise InputError(f"text {text} has keys 0 to {len(spelling.tokens) - 1}; got {span}.")
+        count = len(spelling.tokens)
+        if not {*span} <= {*range(-count, count)}:
+            raise InputError(f"text {text} has keys 0 to {count - 1}; got {span}.")
         return list(span)
     where = read_place(span)
     if isinstance(where, str):
@@ -237,9 +238,9 @@ def functionals_of(claims: Iterable[Claim], row: ClaimRow) -> dict[Claim, Float[
     if len({claim.words for claim in factors}) < len(factors):
         raise InputError("several claims or segments have one name; give each a name of its own.")
     for claim, keys in factors.items():
-        if keys.shape != (len(row.tokens),) or not keys.isfinite().all():
+        if keys.shape != (len(row.tokens),):
             raise InputError(
-                f"the claim {claim.words!r} needs a finite number for each of {len(row.tokens)} keys."
+                f"the claim {claim.words!r} needs a number for each of {len(row.tokens)} keys."
             )
     return factors
 

@@ -35,11 +35,11 @@ LINE = TokenLine(
 
 def test_a_line_in_a_terminal():
     text = LINE.text()
-    assert text.plain == "a <row>\n● sure 50 %   · none 2 %   \n <b>[●50%] c[△] ∅"
+    assert text.plain == "a <row>\n● sure 50 %   · none 2 %   \n <b>[●50 %] c[△] ∅"
     styled = [(text.plain[span.start : span.end], span.style) for span in text.spans]
     assert styled == [
         ("● sure", "bold reverse cyan"), ("· none", "dim"),
-        ("<b>[●50%]", "bold reverse cyan"), ("c[△]", "underline yellow"), ("∅", "dim"),
+        ("<b>[●50 %]", "bold reverse cyan"), ("c[△]", "underline yellow"), ("∅", "dim"),
     ]  # fmt: skip
 
 

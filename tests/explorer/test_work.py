@@ -218,7 +218,7 @@ def test_tokens_that_an_answer_needs_are_marked():
     decoder = idl.load("bundled-decoder")
     at = measured(decoder, "She put it on the", nothing, lambda step: None)
     found = work.needed(at, "table")
-    assert found["words"].startswith("The answer ' table' (the model's own: ")
+    assert found["words"].startswith("Text 0: the answer ' table' (the model's own: ")
     assert "<h3>table</h3>" in found["html"]
     with pytest.raises(InputError, match="at least two tokens"):
         work.needed(measured(decoder, "She", nothing, lambda step: None), "")

@@ -75,8 +75,8 @@ def test_images_and_their_positions():
         (["fine", "  \n"], "text 1 is empty"),
         ([("fine", "")], "text 0 is empty"),
         ([], "expected one or more texts"),
-        ([[]], "text 0 is a list"),
-        ([[5, 99999]], "token ids from 5 to 99999; the model has 0 to 30521"),
+        ([[]], "text 0 has type list"),
+        ([[5, 99999]], "token ids are from 0 to 30521; got 5 at least, 99999"),
         ({"labels": 3}, "a batch needs tensors"),
         (
             {"input_ids": torch.zeros(1, 3).long(), "attention_mask": torch.zeros(1, 3)},

@@ -55,8 +55,8 @@ def test_proven_ends_are_never_rounded_inward(form):
 
 
 def test_ends_in_charts_are_rounded_outward_and_other_numbers_stay():
-    frame = pl.DataFrame({"lo": [0.9986, None], "hi": [0.10001, 0.2], "value": [0.12345, 1.0]})
-    assert outward(frame).rows() == [(0.998, 0.101, 0.12345), (None, 0.2, 1.0)]
+    frame = pl.DataFrame({"lo": [0.9996, None], "hi": [0.10001, 0.2], "value": [0.12345, 1.0]})
+    assert outward(frame).rows() == [(0.999, 0.101, 0.12345), (None, 0.2, 1.0)]
 
 
 def test_ends_as_a_sum_in_double_precision_gives_them_are_not_moved():

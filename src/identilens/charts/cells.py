@@ -34,15 +34,15 @@ def heat(
 
     Colours end at ``domain``, or at zero and where the values do.
     """
-    rows, columns = frame[y].n_unique(), frame[x].n_unique()
-    look = Look(height=max(90, 22 * rows)) | look
+    columns = frame[x].n_unique()
+    look = Look(height=max(90, 22 * frame[y].n_unique())) | look
     look["also"] = (value, *look.get("also", ()))
     base = base_chart(frame, x, y, grouped="xy", **look)
     color = alt.Color(
         field(value),
         type="quantitative",
         title=look.get("labels", {}).get(value, value),
-        scale=alt.Scale(domain=domain) if domain else alt.Scale(zero=True),
+        scale=alt.Scale(domain=domain or alt.Undefined, zero=True),
     )
     layers = [base.mark_rect().encode(color=color)]
     if columns <= _MOST_NUMBERS:

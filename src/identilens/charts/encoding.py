@@ -167,8 +167,8 @@ def _values(frame: pl.DataFrame, log: str | None) -> alt.InlineData:
     clean = frame.with_columns(pl.when(finite.is_finite()).then(finite.round_sig_figs(_DIGITS)))
     if log:
         clean = clean.with_columns(pl.when(pl.col(log) > 0).then(pl.col(log)))
-    rows = clean.rename({name: field(name) for name in clean.columns}).iter_rows(named=True)
-    return inline([{name: shown(value) for name, value in row.items()} for row in rows])
+    names = list(map(field, clean.columns))
+    return inline([dict(zip(names, map(shown, row), strict=True)) for row in clean.iter_rows()])
 
 
 def inline(rows: Sequence[Mapping[str, Any]]) -> alt.InlineData:

@@ -76,8 +76,11 @@ def figure(name: str, chart: Any, section: str, data: dict[str, Any]) -> dict[st
     # Vega makes its description the label of the element that it draws in.
     spec["description"] = words or section
     data["charts"][name] = spec
-    shown = "" if words == section else words
-    return {"id": name, "title": shown, "description": spec["description"]}
+    return {
+        "id": name,
+        "title": "" if words == section else words,
+        "description": spec["description"],
+    }
 
 
 def document(template: str, **parts: Any) -> str:

@@ -58,16 +58,19 @@ def shortened(text: str, limit: int) -> str:
     return f"{text[: limit - 1 - end]}…{text[len(text) - end :]}"
 
 
-def rounded_end(end: float, form: str, side: int) -> str:
-    """Return a proven end in words: a lower one (side −1) never rounded up, an upper one (1) never down."""
+def rounded_end(end: Any, form: str, side: int) -> str:
+    """Return a value in words: a proven lower end (side −1) never rounded up, an upper one (1) never down."""
     said = format(end, form)
     # What is no number, or infinite, is not rounded.
-    if not side * (end - float(said)) > ROUNDING * max(1.0, abs(end)):
+    if not side or not side * (end - float(said)) > ROUNDING * max(1.0, abs(end)):
         return said
     # With "#", trailing zeros stay: the last of them is the unit.
     last = Decimal(format(end, re.sub("^z?", r"\g<0>#", form)))
     unit = Decimal(1).scaleb(int(last.as_tuple().exponent))
-    return format(float(last + side * unit), form)
+    # Below a power of ten the last digit has a tenth of that unit.
+    finer = format(float(last + side * unit / 10), form)
+    inward = side * (end - float(finer)) > 0
+    return format(float(last + side * unit), form) if inward else finer
 
 
 class _Words(Formatter):
@@ -80,7 +83,7 @@ class _Words(Formatter):
         side, form = {"≥": -1, "≤": 1}.get(format_spec[:1], 0), format_spec.lstrip("≥≤")
         if form.endswith("%"):
             return f"{rounded_end(100 * value, f'{form[:-1]}f', side)} %"
-        return rounded_end(value, form, side) if side else format(value, form)
+        return rounded_end(value, form, side)
 
 
 def said(template: str, numbers: Mapping[str, Any]) -> list[str]:
@@ -92,21 +95,20 @@ def said(template: str, numbers: Mapping[str, Any]) -> list[str]:
     words, lines = _Words(), []
     for line in template.splitlines():
         if None not in [numbers.get(name) for _, name, _, _ in words.parse(line) if name]:
-            once = _RANGE.sub(partial(_once, numbers), line)
-            lines.append(words.vformat(once, (), numbers))
+            lines.append(words.vformat(_RANGE.sub(partial(_once, numbers), line), (), numbers))
     return lines
 
 
 def _once(numbers: Mapping[str, Any], ends: re.Match[str]) -> str:
     """Return a range, or one of its ends where both are the same in words."""
-    fields = [*filter(None, ends.groups())]
-    words = {_Words().vformat(end, (), numbers) for end in fields}
-    return fields[0] if len(words) == 1 else ends[0]
+    fields = list(filter(None, ends.groups()))
+    same = len({_Words().vformat(end, (), numbers) for end in fields}) == 1
+    return fields[0] if same else ends[0]
 
 
 def cell(value: Any, column: str = "") -> str:
     """Return a value as a table of a page or a terminal has it; a proven end is rounded outward."""
-    if value is None or value == "" or (isinstance(value, float) and not isfinite(value)):
+    if value in (None, "") or (isinstance(value, float) and not isfinite(value)):
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -9,7 +9,7 @@ import polars as pl
 
 from identilens.charts.encoding import AnyChart
 from identilens.charts.figures import document, figure, looks, packed_vega
-from identilens.charts.labels import cell, said
+from identilens.charts.labels import said
 from identilens.charts.token_lines import TokenLine
 from identilens.charts.viewer import MAP_BUDGET, TokenMap, fitting, viewer_data
 
@@ -108,7 +108,7 @@ def run_facts(record: Mapping[str, Any]) -> list[tuple[str, str]]:
         "fingerprint_of_the_run": record["fingerprint"],
     }
     return [
-        (name.replace("_", " ").capitalize(), cell(value))
+        (name.replace("_", " ").capitalize(), str(value))
         for name, value in facts.items()
         if value not in (None, (), [])
     ]

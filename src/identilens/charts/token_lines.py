@@ -79,7 +79,7 @@ class TokenLine:
             line.append(f"{mark.sign} {mark.label}", mark.terminal).append(f" {value}   ")
         line.append("\n")
         for part, (name, inside) in self._named():
-            value = f"[{part.mark.sign}{part.value}]".replace(" ", "")
+            value = f"[{part.mark.sign}{part.value}]"
             value *= bool(part.value) or part.mark.series is not None
             line.append(" "[inside:]).append(visible_text(name) + value, part.mark.terminal)
         return line

@@ -100,9 +100,10 @@ def most_tokens(lens: Lens) -> int:
 
 def measured(lens: Lens, text: Any, check: Check, tell: Tell) -> Measured:
     """Return a text as the model computes it; each layer's maps are told as they come, for the viewer."""
-    item = lens.read([text], most_tokens(lens))[0]
+    most = most_tokens(lens)
+    [item] = lens.read([text], most)
     names = next(iter(item.tokens.values()), ())
-    tell({"tokens": [visible_text(token) for token in names], "most": most_tokens(lens)})
+    tell({"tokens": list(map(visible_text, names)), "most": most})
     sites, layers = lens.sites(item), []
 
     def keep(call: AttentionCall) -> Tensor:
@@ -313,7 +314,7 @@ def needed(text: Measured, answer: str) -> dict[str, Any]:
     decision = decide(text.lens, text.item, answer)
     if len(decision.removable) < 2:
         raise InputError("expected a text with at least two tokens that can be taken out.")
-    line = decision_line(pl.DataFrame(token_needs(decision)))
+    line = decision_line(pl.DataFrame(token_needs(decision) | {"text": 0}))
     return {"html": replace(line, title=answer or "The model's answer").html(), "words": line.title}
 
 
@@ -374,8 +375,9 @@ def _predictions(text: Measured, plain: ModelRun, run: ModelRun) -> dict[str, An
         logits.cpu().double().reshape(-1, logits.shape[-1])[-1].softmax(-1)
         for logits in (plain.logits, run.logits)
     )
-    most = before.topk(min(TOP, len(before))).indices.tolist()
-    tokens = list(dict.fromkeys([*most, int(after.argmax())]))
+    tokens = list(
+        dict.fromkeys([*before.topk(min(TOP, len(before))).indices.tolist(), int(after.argmax())])
+    )
     classes: Any = text.lens.model.config.id2label
     names = text.lens.reader.names(tokens)
     if len(before) == len(classes):

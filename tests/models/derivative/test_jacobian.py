@@ -191,5 +191,5 @@ def test_numbers_of_probes_by_their_bounds():
     for probes in (2, 6):
         check_probes(probes, 6)
     for probes in (1, 7):
-        with pytest.raises(InputError, match=f"probes must be from 2 to 6, .* got {probes}"):
+        with pytest.raises(InputError, match=f"expected 2 to 6 probes, .* got {probes}"):
             check_probes(probes, 6)

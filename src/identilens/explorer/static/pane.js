@@ -430,7 +430,6 @@ class Pane {
     return last.alternative;
   }
 
-
   // One table for all changes of a text, those that the model does not notice and those that matter; below it more on
   // the last one: `rows` are the layers of the map, or the weights, that show a row before and after.
   async told(words, done, { states, next, answer: said, same_top: stays, change, largest, output_error: output, logits_change: logits }, at, rows, hand) {
@@ -543,7 +542,7 @@ class Pane {
     const options = (values) => Object.entries(values).map(([name, value]) => ` --${name.replaceAll("_", "-")} ${value}`).join("");
     const flags = (values) => Object.entries(values).map(([name, value]) => (value === true ? ` --${name}` : options({ [name]: value }))).join("");
     const named = (values) => Object.entries(values).map(([name, value]) => `, ${name}=${JSON.stringify(value)}`).join("");
-    // What must stay the same, where that is more than a head's exact output.
+    // What must stay the same.
     const { outcome, tolerance } = (row !== null && this.certified) || {}, how = outcome ? { outcome, tolerance } : {};
     const certainty = `idl.certify(lens, [${text}], layers=[${layer}], heads=[${head}], queries=[${query}], kind="${kind}"${named({ ...how, ...this.cut })})`;
     const command = `identilens certify --model ${quoted(this.model.value)} --text ${quoted(this.text.value)} --layers ${layer} --heads ${head} --kind ${kind} --queries ${query}${options({ ...how, ...start.load, ...this.cut })} --out run\n`;

@@ -30,8 +30,8 @@ ANSWER = {
 
 _SAME_OUTPUT = """\
 Other weights with the same output of the head, and the same sum of each row, were found in {free_maps} of \
-{maps:attention map}; none is farther away than a total variation distance of {distance_bound:≤.2f} on average, with \
-the output the same up to a rounding to bfloat16 {distance_bound_bfloat16:≤.2f} (1 − certain mass).
+{maps:attention map}; in these none is farther away than a total variation distance of {distance_bound:≤.2f} on \
+average, with the output the same up to a rounding to bfloat16 {distance_bound_bfloat16:≤.2f} (1 − certain mass).
 The farthest found are {far:.2f} away on average; put into the model, alternatives change the final hidden state by at \
 most {hidden_change:.1e} of its size.
 With other queries and keys of its size, a head computes weights that are {realisable:.2f} away on average.
@@ -160,7 +160,7 @@ class Alternatives(Result):
             return self._of_answers(kept.filter(aim=kept["aim"][0]))
         moved = rows.filter(_MOVED)
         distances = moved.group_by("alternative").agg(pl.col("mean_total_variation").mean())
-        numbers = rows.select(
+        numbers = (moved if len(moved) else rows).select(
             pl.col("distance_bound", "distance_bound_bfloat16").mean(),
             pl.col("hidden_change").max(),
         )

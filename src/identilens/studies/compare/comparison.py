@@ -18,9 +18,8 @@ def compare(*results: Result) -> pl.DataFrame:
     Results may be of other texts, other models, or checkpoints of one training run. A measure is a decimal number of
     the main table. One row for each result and measure: the mean over texts; the difference over the places (kind,
     layer, head, functional, tolerance, pattern, ...) that both results have, and how many these are; and its standard
-    error over texts. Where the texts are
-    the same, differences are taken text by text, and errors are those of paired differences; else those of two
-    independent means.
+    error over texts. Where the texts are the same, differences are taken text by text, and errors are those of paired
+    differences; else those of two independent means.
 
     Raises:
         InputError: For a single result, or results of different studies.

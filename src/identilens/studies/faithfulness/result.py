@@ -49,8 +49,8 @@ With other weights of the same head output its order agrees by {stable:.2f}.
 {decision}
 """
 _DECISION = """\
-The answer {answer!r} (the model's own: {own_answer!r}) has probability {probability:.3g}, {left:.2g} without \
-{token!r}; enough for nine tenths: {needed}."""
+Text {text}: the answer {answer!r} (the model's own: {own_answer!r}) has probability {probability:.3g}, {left:.2g} \
+without {token!r}; enough for nine tenths: {needed}."""
 _SCORES = """\
 Parts are removed in each explanation's order. The score of a row's keys is the mean change of the model, in growing \
 groups, on a scale from the worst order (0) to the best (1) that a greedy search finds. That of a decision's tokens is \
@@ -196,7 +196,7 @@ class Faithfulness(Result):
             **best,
             better=BETTER,
             chance=", ".join(chance) or None,
-            decision=next((f"First text: {line.title}" for line in self.token_lines()), None),
+            decision=next((line.title for line in self.token_lines()), None),
         )
 
     def token_lines(self) -> list[TokenLine]:

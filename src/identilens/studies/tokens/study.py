@@ -91,7 +91,7 @@ class TokenStudy(TextStudy[TokenSettings, TokenIdentifiability]):
         >>> texts = [sentence for text in idl.examples() for sentence in text.split(". ")]
         >>> tokens = idl.token_identifiability(lens, texts, layers=(1, 6), probes="naive", folds=2)
         >>> tokens
-        TokenIdentifiability: At layer 6, the last that is tested, the naive probe with cosine distance does best: ...
+        TokenIdentifiability: At layer 6, the last with a probe of its own, the naive probe with cosine ...
     """
 
     name = "tokens"
