@@ -93,7 +93,7 @@ class Answer:
             moved = torch.linalg.vector_norm(wide(after) - before, dim=(-2, -1))
             return moved / before.norm().clamp_min(1e-300)
         changes = []
-        for part in blocks(len(before), 32 * (after.numel() // len(before)), before.device):
+        for part in blocks(len(before), 64 * (after.numel() // len(before)), before.device):
             q, p = (wide(entries[..., part, :]).log_softmax(-1) for entries in (after, before))
             changes.append((p.exp() * (p - q)).sum((-2, -1)))
         return torch.stack(changes).sum(0).clamp_min(0.0)
