@@ -195,10 +195,7 @@ def segment_keys(span: str | Sequence[int], spelling: Spelling, text: int) -> li
         InputError: If the text lacks it.
     """
     if not isinstance(span, str):
-        count = len(spelling.tokens)
-        if not {*span} <= {*range(-count, count)}:
-            raise InputError(f"text {text} has keys 0 to {count - 1}; got {span}.")
-        return list(span)
+        return [start for key in span for start, _ in _runs(int(key), spelling, text)]
     where = read_place(span)
     if isinstance(where, str):
         return [key for start, end in _runs(where, spelling, text) for key in range(start, end)]

@@ -125,7 +125,7 @@ def outward(frame: pl.DataFrame) -> pl.DataFrame:
         pl.col(name).map_elements(
             lambda end, side=SIDES[name]: float(rounded_end(end, "z.3g", side)), pl.Float64
         )
-        for name in {*frame.columns} & {*SIDES}
+        for name in SIDES.keys() & frame.columns
     )
 
 

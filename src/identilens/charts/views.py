@@ -67,12 +67,14 @@ class View:
             return getattr(result, self.method)()
         if self.draw is None:
             return {}
-        frame, columns = outward(self.frame(result)), []
+        frame, columns = self.frame(result), []
         if frame.is_empty():
             return {}
         for column in self.columns:
             if not isinstance(column, str):
-                frame = _long(frame, {measure: result.label(measure) for measure in column})
+                frame = _long(
+                    outward(frame), {measure: result.label(measure) for measure in column}
+                )
                 column = "value"
             columns.append(column)
         choices = [
@@ -81,7 +83,7 @@ class View:
             if choice in frame.columns and choice not in columns
         ]
         also = (*self.by, *self.also)
-        frame = frame.select(list(dict.fromkeys([*columns, *also, *choices])))
+        frame = outward(frame.select(list(dict.fromkeys([*columns, *also, *choices]))))
         if any(frame[column].null_count() == len(frame) for column in columns):
             return {}
         title = " ".join(result.said(self.title))

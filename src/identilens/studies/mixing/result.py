@@ -18,6 +18,7 @@ from identilens.measures.mixing.tracking import find_token
 from identilens.runs.result import Finding, Result
 from identilens.runs.tables import table_of
 from identilens.studies.mixing.tagging import TAG_COLUMNS
+from identilens.studies.outcomes import scope
 
 CLASS_TOKENS = ("[CLS]", "<s>", "<cls>")
 SEPARATORS = ("[SEP]", "</s>", "<sep>")
@@ -294,7 +295,7 @@ class Mixing(Result):
 
     def summary(self) -> Finding:
         """Return how much of a token is still itself, where context comes from, what attention alone would say."""
-        kind, settings = self.kinds[0], self.provenance["settings"]
+        kind = self.kinds[0]
         share = (pl.col("standard_error") / pl.col("contribution")).median()
         error = self.table.filter(pl.col("contribution") > 0).select(share).item()
         kept, beside, rollouts = (
@@ -317,7 +318,7 @@ class Mixing(Result):
             next_first=shares.first(),
             next_last=shares.last(),
             typical_error=error,
-            queries=", ".join(map(str, settings.get("queries") or ())) or None,
+            queries=scope(self.provenance)["queries"],
             **dict(known.select("rollout", "pearson").iter_rows()),
         )
 
